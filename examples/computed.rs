@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
 use farpage_kernel::embed::Embedded;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, ObjectId, PAGE_BYTES, PageOut, Pager, PagerError, Supplied};
 
 /// Points in a row, and rows. A row is `SIDE / PAGE_BYTES` pages.
 const SIDE: usize = 1 << 18;

@@ -13,13 +13,11 @@ use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Rela, Section
 use object::{Endianness, Object};
 
 /// The crates that the agent and the library of streams are made of.
-const CRATES: [&str; 9] = [
-    "core/abi",
+const CRATES: [&str; 7] = [
     "pagers/default-pager",
     "core/kernel",
     "faces/mapio",
     "core/object",
-    "core/pagers",
     "run/agent",
     "faces/stdio",
     "core/sys",

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use farpage_abi::PAGE_BYTES;
 use farpage_kernel::embed::Embedded;
+use farpage_object::PAGE_BYTES;
 use farpage_source::{Cache, Options, Reach, Source, SourceError, SourcePager};
 
 use crate::fault;

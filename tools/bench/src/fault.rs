@@ -3,9 +3,10 @@
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex};
 use farpage_kernel::embed::{Embedded, Mapping};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, Pager, PagerError, Supplied,
+};
 
 /// Pages that queue together: the last one of each is touched, so that nothing is prefetched.
 pub const CLUSTER: usize = 16;

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, socket};

@@ -15,8 +15,8 @@ use farpage::registrations::{
     Limits, Pinning, Register, RegisterError, Registrations, RingBuffers,
 };
 use farpage::{Hold, lock_area};
-use farpage_abi::PageRange;
 use farpage_host::Objects;
+use farpage_object::PageRange;
 use farpage_pinning::{Area, Areas};
 use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Service};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, SpaceId};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::memory_file::{self, Words};
 use farpage_sys::view::View;

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use farpage_abi::PAGE_BYTES;
 use farpage_host::Objects;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::file::Fd;
 use farpage_sys::memory_file;
 

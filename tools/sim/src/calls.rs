@@ -1,7 +1,6 @@
 //! Calls of the program that the agent carries out in the program's own thread.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::State;
+use farpage_object::{PageIndex, PageRange, State};
 
 use crate::coverage::Event;
 use crate::fork;

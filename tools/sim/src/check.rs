@@ -1,7 +1,6 @@
 //! The laws.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::State;
+use farpage_object::{PageIndex, PageRange, State};
 
 use crate::linux::WINDOW;
 use crate::shared::{Core, Proc};

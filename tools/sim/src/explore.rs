@@ -6,8 +6,7 @@
 
 use std::collections::HashSet;
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, Filled, Mapping, Pages, State, Victim};
+use farpage_object::{Answer, Filled, Mapping, PageIndex, PageRange, Pages, State, Victim};
 
 const FIRST: u64 = 512;
 const THREADS: usize = 2;

@@ -1,7 +1,7 @@
 //! fork: the child goes on with a copy of everything. Before, all is held still until nothing is on
 //! its way.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::calls::protect_again;
 use crate::coverage::Event;

@@ -1,7 +1,6 @@
 //! A thread of the agent that answers faults: lock; ask; do; tell; unlock.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Answer, Filled, Mapping, State};
+use farpage_object::{Answer, Filled, Mapping, PageIndex, PageRange, State};
 
 use crate::coverage::Event;
 use crate::linux::{Errno, Fault};

@@ -4,7 +4,7 @@
 //! part of their work, fail with EAGAIN while an event waits, fail with EBUSY for pages that a fork
 //! left shared, and leave messages behind for threads that were woken long ago.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::rng::Rng;
 

@@ -1,8 +1,7 @@
 //! What the pager of an object asks of the kernel by itself: lock, unlock, clean, flush; and what
 //! it is asked: whether a thread may write to a locked page.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::State;
+use farpage_object::{PageIndex, PageRange, State};
 
 use crate::calls::{is_mapped, is_wired, part_of};
 use crate::coverage::Event;

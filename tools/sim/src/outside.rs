@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farpage_abi::{PageIndex, PageRange};
 use farpage_object::outside::{Outcome, Outside};
+use farpage_object::{PageIndex, PageRange};
 
 use crate::rng::Rng;
 

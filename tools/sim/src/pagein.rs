@@ -1,6 +1,6 @@
 //! A request to the pager on its way: nobody holds the lock while the pager works.
 
-use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{PageIndex, PageRange};
 
 use crate::coverage::Event;
 use crate::linux::Errno;

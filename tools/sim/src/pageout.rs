@@ -1,7 +1,6 @@
 //! The page-out threads: one empties clusters, one hands what lies aside to the pager.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{PageOuts, Victim};
+use farpage_object::{PageIndex, PageOuts, PageRange, Victim};
 
 use crate::coverage::Event;
 use crate::linux::Errno;

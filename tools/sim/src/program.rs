@@ -1,6 +1,6 @@
 //! The simulated program: threads that read, write and check, and what they must see.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::calls::{self, Call};
 use crate::linux::{Seen, WINDOW};

@@ -1,7 +1,6 @@
 //! What the step machines share: processes, the pager, the budget, chance.
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{Pages, State};
+use farpage_object::{PageIndex, PageRange, Pages, State};
 
 use crate::coverage::{Coverage, Event};
 use crate::linux::{Space, WINDOW};

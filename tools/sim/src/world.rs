@@ -1,6 +1,6 @@
 //! The scheduler: one seed chooses which machine takes the next step, and what goes wrong.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::calls;
 use crate::check;

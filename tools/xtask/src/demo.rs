@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use farpage_test_machine::Cgroup;
+use farpage_testkit::Cgroup;
 
 use crate::proc::{self, Outcome};
 use crate::setup;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farpage_test_machine::Guard;
+use farpage_testkit::Guard;
 use rustix::process::{self, Pid, Signal};
 
 use crate::harness::tell;

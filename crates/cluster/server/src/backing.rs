@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{PAGE_BYTES, PageIndex};
+use farpage_object::{PAGE_BYTES, PageIndex};
 use farpage_sys::crc32c;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farpage_abi::Access;
-use farpage_coherence::{Host, Message, Page, TwinMessage};
-use farpage_pagers::Ticket;
+use farpage_object::{Access, Ticket};
+use farpage_rules::coherence::{Host, Message, Page, TwinMessage};
 
 use crate::changed::Watch;
 use crate::durable::Flushed;
@@ -159,7 +158,7 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use farpage_coherence::{Epoch, Request};
+    use farpage_rules::coherence::{Epoch, Request};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_coherence::{HOSTS_MAX, Host};
+use farpage_rules::coherence::{HOSTS_MAX, Host};
 use serde::{Deserialize, Serialize};
 
 use crate::seen::Flow;

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use farpage_pagers::PagerError;
+use farpage_object::PagerError;
 
 use crate::backing::BackingError;
 use crate::object::LOST;

@@ -42,6 +42,8 @@ mod diff;
 mod durable;
 mod gate;
 mod holds;
+#[cfg(feature = "joined")]
+pub mod joined;
 mod line;
 mod mirrored;
 mod object;

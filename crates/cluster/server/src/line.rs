@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use farpage_coherence::{Epoch, Host};
+use farpage_rules::coherence::{Epoch, Host};
 
 use crate::cell::Event;
 use crate::mirrored::Parcel;

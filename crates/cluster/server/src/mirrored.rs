@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use farpage_coherence::{Epoch, Host, Message, Mirror};
+use farpage_rules::coherence::{Epoch, Host, Message, Mirror};
 
 use crate::line::Lanes;
 use crate::wire::Passed;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_coherence::Host;
+use farpage_rules::coherence::Host;
 
 use crate::object::lock;
 use crate::wire::Said;

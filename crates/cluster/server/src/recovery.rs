@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use farpage_coherence::{Generation, Host, Hosts, Known, Recovery, Report, Verdict};
+use farpage_rules::coherence::{Generation, Host, Hosts, Known, Recovery, Report, Verdict};
 
 /// Of a unit: its object, and its number there.
 type Place = (u64, u64);
@@ -141,7 +141,7 @@ pub(crate) fn of_nobody(home: Host, known: Known) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use farpage_coherence::{Contents, Epoch, Standing};
+    use farpage_rules::coherence::{Contents, Epoch, Standing};
 
     use super::*;
 

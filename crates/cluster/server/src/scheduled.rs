@@ -1,7 +1,9 @@
 //! The scheduler of a unit, whichever its object has.
 
-use farpage_abi::Access;
-use farpage_coherence::{Host, Hosts, Page, Report, TwinOutput, Twinned, Verdict, Violation};
+use farpage_object::Access;
+use farpage_rules::coherence::{
+    Host, Hosts, Page, Report, TwinOutput, Twinned, Verdict, Violation,
+};
 
 use crate::simple::{Does, Simple};
 

@@ -1,7 +1,7 @@
 //! What is counted of each unit at this host, and told of it.
 
-use farpage_abi::Access;
-use farpage_coherence::{Host, Message, Output, TwinOutput};
+use farpage_object::Access;
+use farpage_rules::coherence::{Host, Message, Output, TwinOutput};
 use serde::{Deserialize, Serialize};
 
 use crate::changed::Changed;
@@ -137,7 +137,7 @@ pub struct Flow {
 
 #[cfg(test)]
 mod tests {
-    use farpage_coherence::{Epoch, Request};
+    use farpage_rules::coherence::{Epoch, Request};
 
     use super::*;
 

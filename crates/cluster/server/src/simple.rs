@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use farpage_abi::Access;
-use farpage_coherence::{Asked, Central, Host, Hosts, Order, Output, TwinOutput, Violation};
+use farpage_object::Access;
+use farpage_rules::coherence::{Asked, Central, Host, Hosts, Order, Output, TwinOutput, Violation};
 use serde::{Deserialize, Serialize};
 
 use crate::line::Lanes;

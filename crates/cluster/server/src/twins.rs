@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-use farpage_pagers::PagerError;
+use farpage_object::PagerError;
 
 use crate::object::lock;
 

@@ -1,8 +1,10 @@
 //! Where the contents of a unit are at this host.
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_host::Object;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, errno};
+use farpage_object::{
+    Access, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager, PagerError,
+    errno,
+};
 
 use crate::backing::Backing;
 

@@ -1,6 +1,6 @@
 //! What servers tell each other, as bytes.
 
-use farpage_coherence::{
+use farpage_rules::coherence::{
     Epoch, Generation, Host, Hosts, Marker, Message, Report, Request, Standing, TwinMessage,
     Verdict,
 };

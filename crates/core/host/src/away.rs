@@ -1,8 +1,6 @@
 //! Pages that another kernel has next: their pager takes the contents from here.
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
-use farpage_object::Here;
-use farpage_pagers::PagerError;
+use farpage_object::{Here, PAGE_BYTES, PageIndex, PageRange, PagerError};
 use farpage_sys::file;
 
 use crate::Object;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::{Control, PAGE_BYTES};
+use farpage_object::{Control, PAGE_BYTES};
 use farpage_sys::futex;
 use farpage_sys::pressure::{self, Turns};
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{PAGE_BYTES, PageIndex};
+use farpage_object::{PAGE_BYTES, PageIndex};
 use farpage_sys::file::{self, Fd};
 
 use crate::Object;

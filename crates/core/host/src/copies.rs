@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::Errno;
 use farpage_sys::arena::{Arena, Reading};
 

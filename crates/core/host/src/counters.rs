@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use farpage_pagers::PagerError;
+use farpage_object::PagerError;
 
 use crate::times::{Histogram, Times, now_ns};
 

@@ -1,7 +1,7 @@
 //! What can go wrong.
 
-use farpage_abi::maps::{MAPPED_MAX, PATH_MAX};
-use farpage_pagers::PagerError;
+use farpage_object::PagerError;
+use farpage_object::maps::{MAPPED_MAX, PATH_MAX};
 use farpage_sys::Errno;
 
 /// Why there can be no object.

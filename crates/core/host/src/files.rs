@@ -8,9 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use farpage_abi::maps::{MAPPED_MAX, PATH_MAX, Word};
-use farpage_abi::{Control, PAGE_BYTES, PageRange};
-use farpage_pagers::Pager;
+use farpage_object::maps::{MAPPED_MAX, PATH_MAX, Word};
+use farpage_object::{Control, PAGE_BYTES, PageRange, Pager};
 use farpage_sys::Errno;
 use farpage_sys::file::Fd;
 use rustix::fs::Mode;

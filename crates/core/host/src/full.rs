@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use farpage_abi::ObjectId;
-use farpage_object::GRANT_PAGES;
+use farpage_object::{GRANT_PAGES, ObjectId};
 
 use crate::Objects;
 use crate::objects::lock;

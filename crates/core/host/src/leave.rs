@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_object::{CLUSTER_PAGES, Leaving, Shared};
-use farpage_pagers::{PageOut, PagerError};
+use farpage_object::{CLUSTER_PAGES, Leaving, PAGE_BYTES, PageOut, PageRange, PagerError, Shared};
 use farpage_sys::{Errno, file};
 
 use crate::Object;

@@ -1,7 +1,6 @@
 //! Locks that a pager sets: nobody writes to a page before it is unlocked.
 
-use farpage_abi::PageRange;
-use farpage_pagers::PagerError;
+use farpage_object::{PageRange, PagerError};
 
 use crate::Object;
 use crate::leave::protect;
@@ -11,7 +10,7 @@ use crate::waiter::Waiter;
 impl Object {
     /// Nobody writes to those of `pages` that are in memory, or on their way there, before their pager
     /// has unlocked them (`pager_data_lock`). It is asked when somebody wants to
-    /// ([`Pager::data_unlock`](farpage_pagers::Pager::data_unlock)), and says with contents that it
+    /// ([`Pager::data_unlock`](farpage_object::Pager::data_unlock)), and says with contents that it
     /// supplies whether those are locked.
     ///
     /// # Errors

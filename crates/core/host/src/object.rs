@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_object::{GRANT_PAGES, Shared, Wanted};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::mapped::Mapped;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::{Later, Pager, PagerError, Supplied};
+use farpage_object::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{Later, Pager, PagerError, Supplied};
 use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::uffd::Fault;

@@ -1,6 +1,6 @@
 //! What an earlier run asked for, brought in before anybody waits for it.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::objects::spawn;
 use crate::{Error, Files};

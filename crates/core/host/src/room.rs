@@ -4,10 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use farpage_abi::maps::Maps;
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageRange};
-
-use farpage_object::GRANT_PAGES;
+use farpage_object::maps::Maps;
+use farpage_object::{Control, GRANT_PAGES, ObjectId, PAGE_BYTES, PageRange};
 
 use crate::budget::Budget;
 use crate::objects::{Objects, lock};

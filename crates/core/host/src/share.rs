@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 
 /// Objects that belong to it ([`crate::Object::belongs_to`]) have no more in memory together.
 pub struct Share {

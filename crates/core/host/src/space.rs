@@ -4,9 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::maps::PieceOf;
-use farpage_abi::{Control, PAGE_BYTES, PageIndex, PageRange, Tier};
-use farpage_object::{Plan, Streams};
+use farpage_object::maps::PieceOf;
+use farpage_object::{Control, PAGE_BYTES, PageIndex, PageRange, Plan, Streams, Tier};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::{Faults, Uffd};
 use farpage_sys::{Errno, socket, thread};

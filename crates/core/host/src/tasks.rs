@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 
-use farpage_abi::maps::Word;
-use farpage_abi::{Control, TASKS_MAX};
+use farpage_object::maps::Word;
+use farpage_object::{Control, TASKS_MAX};
 use farpage_sys::{Errno, message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::objects::lock;
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use farpage_abi::{
+use farpage_object::{
     BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES, TASKS_MAX, TaskSlot,
 };
 use farpage_sys::pressure::{self, Turns};

@@ -161,7 +161,7 @@ impl Kernel {
     /// not any more was dropped.
     fn discard_dropped(&self, state: &mut State, part: &Region) -> Result<(), Errno> {
         let present = self.present(part.start, part.end)?;
-        let gone = |page: &farpage_abi::PageIndex| {
+        let gone = |page: &farpage_object::PageIndex| {
             matches!(
                 state.pages.state(*page),
                 PageState::Resident | PageState::Clean
@@ -170,7 +170,7 @@ impl Kernel {
         let gone: Vec<_> = state.pages.existing(part.pages()).filter(gone).collect();
         for page in gone {
             let start = crate::regions::address_of(page.0);
-            let end = start + farpage_abi::PAGE_BYTES;
+            let end = start + farpage_object::PAGE_BYTES;
             self.discard(
                 state,
                 &Region {

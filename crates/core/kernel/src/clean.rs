@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::PageRange;
-use farpage_object::{CLUSTER_PAGES, State as PageState};
+use farpage_object::{CLUSTER_PAGES, PageRange, State as PageState};
 use farpage_sys::{Errno, mem};
 
 use crate::evict::BATCH;

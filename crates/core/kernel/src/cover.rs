@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general::{MADV_RANDOM, MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem, pthread};

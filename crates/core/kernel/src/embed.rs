@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use farpage_abi::{ObjectId, PAGE_BYTES};
+//! use farpage_object::{ObjectId, PAGE_BYTES};
 //! use farpage_kernel::embed::Embedded;
-//! use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+//! use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
 //!
 //! /// Every page holds its own number.
 //! struct Numbers;
@@ -43,8 +43,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::time::Duration;
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    Control, DataRequest, ObjectId, PAGE_BYTES, PageOut, Pager, PagerError, Supplied,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::device;
 use farpage_sys::{Errno, control, pthread};

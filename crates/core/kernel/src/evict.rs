@@ -4,10 +4,9 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceKind};
 use farpage_object::masks::{bits, runs};
-use farpage_object::{CLUSTER_PAGES, PageOuts, Victim};
-use farpage_pagers::{PageOut, PagerError};
+use farpage_object::{CLUSTER_PAGES, PAGE_BYTES, PageIndex, PageRange, TraceKind};
+use farpage_object::{PageOut, PageOuts, PagerError, Victim};
 use farpage_sys::{Errno, mem, pagemap};
 
 use crate::kernel::{Kernel, State, drop_shadow};

@@ -2,9 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange, TraceEvent, TraceKind};
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping};
-use farpage_pagers::PagerError;
+use farpage_object::{
+    Answer, CLUSTER_PAGES, Filled, Mapping, PAGE_BYTES, PageIndex, PageRange, PagerError,
+    TraceEvent, TraceKind,
+};
 use farpage_sys::uffd::Fault;
 use farpage_sys::{Errno, time};
 

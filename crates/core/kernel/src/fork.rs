@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 use farpage_object::State as PageState;
 use farpage_sys::{Errno, file};
 

@@ -4,8 +4,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::SpillState;
-use farpage_pagers::PagerError;
+use farpage_object::{PagerError, SpillState};
 use farpage_sys::time;
 
 use crate::kernel::Kernel;

@@ -5,8 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::PAGE_BYTES;
-use farpage_pagers::PagerError;
+use farpage_object::{PAGE_BYTES, PagerError};
 use farpage_sys::Errno;
 
 use crate::follow::Follower;

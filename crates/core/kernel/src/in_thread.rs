@@ -8,8 +8,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use farpage_abi::{PAGE_BYTES, PageIndex};
 use farpage_object::State as PageState;
+use farpage_object::{PAGE_BYTES, PageIndex};
 use farpage_sys::Errno;
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::signal::{self, BadAccess};

@@ -4,9 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_object::Pages;
-use farpage_pagers::Pager;
+use farpage_object::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, Pager, Pages};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Event, Mutex};
 use farpage_sys::uffd::{self, Uffd, features};

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, mem, syscall};
 

@@ -2,8 +2,7 @@
 
 use core::fmt::Write;
 
-use farpage_abi::{Death, PAGE_BYTES, PageIndex};
-use farpage_pagers::PagerError;
+use farpage_object::{Death, PAGE_BYTES, PageIndex, PagerError};
 use farpage_sys::{Errno, file, process};
 
 use crate::kernel::{Kernel, OnLoss};

@@ -1,8 +1,8 @@
 //! Memory objects with pagers of their own: mapping them, and what a pager may ask of the kernel
 //! (the calls of table 4-3: lock, flush, clean).
 
-use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
+use farpage_object::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_sys::{Errno, mem};
 
 use crate::kernel::Kernel;

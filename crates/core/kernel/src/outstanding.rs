@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::{Later, PagerError, Supplied};
+use farpage_object::{Later, PAGE_BYTES, PageIndex, PageRange, PagerError, Supplied};
 
 use crate::kernel::{Kernel, StateGuard};
 use crate::page_in::is_valid;
@@ -176,7 +175,7 @@ impl Later for Kernel {
 
 #[cfg(test)]
 mod tests {
-    use farpage_pagers::Ticket;
+    use farpage_object::Ticket;
 
     use super::*;
 

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange, TraceKind};
-use farpage_pagers::{DataRequest, PagerError, Supplied};
+use farpage_object::{
+    Access, DataRequest, PAGE_BYTES, PageIndex, PageRange, PagerError, Supplied, TraceKind,
+};
 use farpage_sys::uffd::Fault;
 
 use crate::fault::Stall;

@@ -2,8 +2,8 @@
 //! or they were locked without a word to the kernel. Page-out would try them again and again. It notes
 //! them and leaves them alone, and looks now and then whether they can leave.
 
-use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
+use farpage_object::{PageIndex, PageRange};
 use farpage_sys::time;
 
 use crate::evict::Moved;

@@ -1,7 +1,7 @@
 //! Pages that are brought in before anybody touches them, because somebody said so.
 
-use farpage_abi::{PageIndex, PageRange};
 use farpage_object::State as PageState;
+use farpage_object::{PageIndex, PageRange};
 
 use crate::handler::{BUFFER_PAGES, Buffer};
 use crate::hold::Holder;

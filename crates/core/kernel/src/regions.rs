@@ -4,8 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use farpage_abi::{ObjectId, PAGE_SHIFT, PageRange};
-use farpage_pagers::Pager;
+use farpage_object::{ObjectId, PAGE_SHIFT, PageRange, Pager};
 use farpage_sys::file::Fd;
 use farpage_sys::mem::{self, PROT_WRITE};
 
@@ -347,7 +346,7 @@ impl Regions {
 mod tests {
     use core::ops::Range;
 
-    use farpage_pagers::{DataRequest, PageOut, PagerError, Supplied};
+    use farpage_object::{DataRequest, PageOut, PagerError, Supplied};
 
     use super::*;
 

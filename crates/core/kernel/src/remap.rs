@@ -1,7 +1,7 @@
 //! `mremap` of an unmodified program: pages are renamed, never copied if it can be helped.
 
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_object::State as PageState;
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::linux::general::{MREMAP_FIXED, MREMAP_MAYMOVE};
 use farpage_sys::{Errno, mem};
 

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::PageIndex;
+use farpage_object::PageIndex;
 
 const NEIGHBOURHOODS: usize = 256;
 /// Pages of one neighbourhood, as a power of two.

@@ -5,8 +5,8 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::State as PageState;
+use farpage_object::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_sys::file::Fd;
 use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general::{

@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{PageIndex, PageRange};
 
 /// All of them, from the oldest on. They do not overlap.
 #[derive(Default)]

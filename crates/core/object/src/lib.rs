@@ -11,7 +11,7 @@
 //! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory file.
 //! [`outside`] is what its kernel and a pager in another process have under way.
 #![no_std]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 extern crate alloc;
 
@@ -19,6 +19,8 @@ mod chance;
 pub mod masks;
 mod near;
 pub mod outside;
+mod page;
+mod pager;
 mod pages;
 mod parts;
 mod queue;
@@ -27,11 +29,19 @@ mod shared;
 mod state;
 mod stream;
 mod table;
+mod tree;
 
 pub use near::Near;
+pub use page::{Access, ObjectId, PAGE_BYTES, PAGE_SHIFT, PageIndex, PageRange};
+pub use pager::{DataRequest, Later, PageOut, Pager, PagerError, Supplied, Ticket, errno};
 pub use pages::{Answer, Discarded, Filled, Mapping, NEIGHBOURS, PageOuts, Pages, Victim};
 pub use queue::Place;
 pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};
 pub use stream::{Plan, Streams};
 pub use table::BLOCK_PAGES;
+pub use tree::{
+    BEST_IS_NONE, CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, Full, HOLDERS, Inject,
+    RINGS, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState,
+    TASKS_MAX, TRACE_EVENTS, TaskSlot, Tier, TraceEvent, TraceKind, TraceRing, fds, maps, shm,
+};

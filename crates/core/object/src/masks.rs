@@ -1,8 +1,6 @@
 //! Some of the pages of a cluster, a bit for each.
 
-use farpage_abi::{PageIndex, PageRange};
-
-use crate::CLUSTER_PAGES;
+use crate::{CLUSTER_PAGES, PageIndex, PageRange};
 
 /// The numbers of the set bits.
 pub fn bits(mask: u16) -> impl Iterator<Item = u64> {

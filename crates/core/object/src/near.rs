@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::{PageIndex, PageRange};
+use crate::{PageIndex, PageRange};
 
 use crate::parts::{Counts, Parts};
 

@@ -17,7 +17,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use farpage_abi::{PageIndex, PageRange};
+use crate::{PageIndex, PageRange};
 
 /// Requests that the pager has at a time.
 pub const REQUESTS_MAX: usize = 32;

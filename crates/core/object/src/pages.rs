@@ -4,7 +4,7 @@
 //! change anything by themselves: the shell does what the answer says and then tells that it is
 //! done (`filled`, `restored`, ...), so a step that cannot be taken leaves no trace.
 
-use farpage_abi::{PageIndex, PageRange};
+use crate::{PageIndex, PageRange};
 
 use crate::chance::Chances;
 use crate::masks::bits;

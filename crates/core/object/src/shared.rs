@@ -34,7 +34,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use farpage_abi::PageRange;
+use crate::PageRange;
 
 use crate::state::CLUSTER_PAGES;
 use crate::stream::{Plan, Streams};

@@ -2,7 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 
 use crate::mem;
 use crate::raw::Result;

@@ -1,7 +1,7 @@
 //! The control block as a reference: the one place where a descriptor becomes a [`Control`].
 
 use core::sync::atomic::Ordering;
-use farpage_abi::{CONTROL_MAGIC, CONTROL_VERSION, Control};
+use farpage_object::{CONTROL_MAGIC, CONTROL_VERSION, Control};
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};

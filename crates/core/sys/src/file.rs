@@ -191,7 +191,7 @@ pub fn pread(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
 /// # Errors
 /// As `mmap(2)`; `ENOSPC` when there is no room, or the file ends before.
 pub fn write_mapped(fd: Fd, parts: &[&[u8]], offset: u64) -> Result<()> {
-    const PAGE: usize = farpage_abi::PAGE_BYTES;
+    const PAGE: usize = farpage_object::PAGE_BYTES;
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let lead = (offset % PAGE as u64) as usize;
     let bytes = (lead + total).next_multiple_of(PAGE);

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use farpage_abi::{Control, Inject, fds};
+use farpage_object::{Control, Inject, fds};
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;

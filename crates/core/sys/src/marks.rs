@@ -2,7 +2,7 @@
 //! long as that, wherever its descriptors are, on their way between processes too, and as long as a
 //! mapping of it.
 
-use farpage_abi::shm::LOCKED_FROM;
+use farpage_object::shm::LOCKED_FROM;
 use linux_raw_sys::general as g;
 
 use crate::file::Fd;

@@ -245,13 +245,13 @@ pub fn mapping_of(maps: Fd, at: usize) -> Result<Mapping> {
 /// # Errors
 /// As `mmap(2)`.
 pub fn word_of_process() -> Result<&'static core::sync::atomic::AtomicU32> {
-    let at = map_anonymous(farpage_abi::PAGE_BYTES)?;
+    let at = map_anonymous(farpage_object::PAGE_BYTES)?;
     // SAFETY: the page was mapped above, and is nobody else's.
     unsafe {
         syscall!(
             g::__NR_madvise,
             at,
-            farpage_abi::PAGE_BYTES,
+            farpage_object::PAGE_BYTES,
             g::MADV_WIPEONFORK
         )
     }?;

@@ -1,6 +1,6 @@
 //! What is really in memory: `PAGEMAP_SCAN`, or `/proc/self/pagemap` where that is missing.
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 
 use crate::file::{self, Fd, ioctl};
 use crate::process;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 
 use crate::file::{self, Fd};
 use crate::mem;

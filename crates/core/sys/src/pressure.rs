@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Control, TaskSlot};
+use farpage_object::{Control, TaskSlot};
 
 use crate::futex;
 

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_abi::Control;
+use farpage_object::Control;
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};

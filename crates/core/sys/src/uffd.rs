@@ -3,7 +3,7 @@
 //! Structures and codes are our own: no crate has all of them, and distributions' headers are
 //! older than the kernels that they run.
 
-use farpage_abi::Tier;
+use farpage_object::Tier;
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd, ioctl};

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use farpage_abi::Tier;
+use farpage_object::Tier;
 
 use crate::file::{self, Fd};
 use crate::{Errno, uffd};

@@ -12,7 +12,7 @@ use crate::syscall;
 use crate::uffd::{self, Uffd, features};
 #[cfg(feature = "std")]
 use core::ops::Range;
-use farpage_abi::Tier;
+use farpage_object::Tier;
 #[cfg(feature = "std")]
 use linux_raw_sys::general as g;
 #[cfg(feature = "std")]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage_host::{CallError, Object};
-use farpage_member::{Joining, Member};
 use farpage_membership::ControlError;
+use farpage_server::joined::{Joining, Member};
 use farpage_server::{HaveError, OpenError, Unreleased, Wish, element_bytes};
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_services::{Access, Host};
@@ -108,9 +108,9 @@ enum Where {
     },
 }
 
-impl From<farpage_member::Error> for Failure {
-    fn from(error: farpage_member::Error) -> Self {
-        use farpage_member::Error;
+impl From<farpage_server::joined::Error> for Failure {
+    fn from(error: farpage_server::joined::Error) -> Self {
+        use farpage_server::joined::Error;
         let code = match &error {
             Error::Store(..) | Error::Address(_) | Error::Ram(_) => FP_ARGUMENT,
             Error::Key(_) => FP_DENIED,

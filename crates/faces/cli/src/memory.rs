@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use farpage_manager::paging::{self, PagingConfig, RAM_MIN_BYTES, WhenFull, whole_pages};
+use farpage_default_pager::manager::paging::{
+    self, PagingConfig, RAM_MIN_BYTES, WhenFull, whole_pages,
+};
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::size::{Size, human};
 
@@ -57,7 +59,8 @@ pub const COMPRESSED_OF_RUN: Size = Size::Percent(75.0);
 pub const COMPRESSED_OF_HOST: Size = Size::Percent(25.0);
 
 impl MemoryArgs {
-    /// Checks the sizes and completes them; `compressed` stands for `--compressed`, unless it is said.
+    /// Checks the sizes and completes them; `compressed` stands for `--compressed`, unless it is
+    /// said.
     ///
     /// # Errors
     /// The first thing that can't be done as asked, and what to write instead.
@@ -152,7 +155,7 @@ impl FileArgs {
 
     fn limit(&self, files: usize) -> Result<Option<u64>> {
         let limit = absolute("--spill-limit", self.spill_limit.as_deref())?;
-        let least = farpage_abi::SEGMENT_BYTES as u64 * files as u64;
+        let least = farpage_object::SEGMENT_BYTES as u64 * files as u64;
         match (limit, &self.spill_limit) {
             (Some(bytes), Some(text)) if bytes > 0 && bytes < least => bail!(
                 "cannot run with --spill-limit {text}: paging files grow by {0} each; \

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use farpage_abi::{SEGMENT_BYTES, SEGMENTS_MAX};
+use farpage_object::{SEGMENT_BYTES, SEGMENTS_MAX};
 
 use crate::memory::absolute;
-use farpage_manager::paging::PagingFileListed;
+use farpage_default_pager::manager::paging::PagingFileListed;
 use farpage_supervisor::control_socket::{self, SpillReply, SpillRequest};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;

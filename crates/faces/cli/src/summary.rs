@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use farpage_abi::Death;
+use farpage_object::Death;
 
 use farpage_supervisor::config::{Casualty, RunOptions};
 use farpage_supervisor::sampler::{Peaks, Sample, Totals};
 use farpage_supervisor::shm;
 use farpage_text::size::{human, human_count, human_time};
 
-const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+const PAGE: u64 = farpage_object::PAGE_BYTES as u64;
 
 /// Figures of a run that has ended.
 pub struct Outcome<'a> {
@@ -183,8 +183,8 @@ fn cause(cause: Death, options: &RunOptions, dirs: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farpage_abi::Control;
-    use farpage_manager::paging::{PagingConfig, WhenFull};
+    use farpage_default_pager::manager::paging::{PagingConfig, WhenFull};
+    use farpage_object::Control;
     use farpage_supervisor::config::THRESHOLD_BYTES;
     use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::Mapping;
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_source::{Source, SourceError};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::{Errno, lease, mem};

@@ -32,9 +32,9 @@ mod snapshot;
 mod typed;
 
 pub use error::Error;
-pub use farpage_abi::PageRange;
 pub use farpage_format::{Dtype, Element, Kind, Layout, Order, Tensor};
 pub use farpage_kernel::embed::{Embedded, Mapping, Object};
+pub use farpage_object::PageRange;
 pub use farpage_source::open::{Address, Mode, OpenOptions, Place, Places};
 pub use farpage_source::{Cache, Concat, OnFailure, Reach, Slice, Source, SourceError};
 pub use farpage_source::{

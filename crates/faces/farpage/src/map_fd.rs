@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_source::{FileSource, OpenMode, Retry, Source, SourceError};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::part::{Part, Writes};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Mapping, Object};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_source::open::{Layered, Overlay};
 use farpage_source::{
     Counts, OnFailure, Options, Recorder, Source, SourceError, SourcePager, Traced,

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_default_pager::manager::Manager;
+use farpage_default_pager::manager::paging::{Paging, PagingConfig};
 use farpage_host::Objects;
-use farpage_manager::Manager;
-use farpage_manager::paging::{Paging, PagingConfig};
-use farpage_member::join::JoinConfig;
-use farpage_pagers::Pager;
+use farpage_object::Pager;
+use farpage_server::joined::join::JoinConfig;
 use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Listed, Service, WriteBack, check_owner, default_socket};
 use rustix::fs::Mode;

@@ -2,7 +2,7 @@
 //! metrics show.
 
 use crate::hosts::ClusterReading;
-use farpage_manager::paging::PagingSpace;
+use farpage_default_pager::manager::paging::PagingSpace;
 use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
 use farpage_text::size::{human, human_count};
 use serde::Serialize;

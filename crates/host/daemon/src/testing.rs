@@ -1,6 +1,6 @@
 //! Figures for tests of what shows them.
 
-use farpage_manager::paging::{PagingFile, PagingSpace};
+use farpage_default_pager::manager::paging::{PagingFile, PagingSpace};
 use farpage_services::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
 use farpage_services::{Figures, ObjectFigures, PagerFigures};
 

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::counts::Counts;
 use crate::treap::{Kept, Treap, Walk};

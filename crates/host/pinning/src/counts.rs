@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::treap::{Kept, Treap, Walk};
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager, PagerError, Supplied,
+};
 use farpage_services::pager::{About, MemoryObject, PageRequest};
 use farpage_services::{Host, Service, default_socket};
 use farpage_sys::uffd::with_device;

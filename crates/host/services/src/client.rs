@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::Access;
-use farpage_manager::{Offer, Serving, Wired};
+use farpage_default_pager::manager::{Offer, Serving, Wired};
+use farpage_object::Access;
 use farpage_port::interface::{Both, Fd as SentFd, InvokeError};
 use farpage_port::{CallError, ConnectError, Node, Notice, ReceiveRight, SendRight, Sender, link};
-use farpage_sync::Process;
+use farpage_rules::sync::Process;
 use farpage_sys::Errno;
 use farpage_sys::area::{Area, Place};
 use farpage_sys::file::Fd;
@@ -1136,7 +1136,7 @@ impl Shared {
         bytes: u64,
         keep: impl FnOnce(MemoryClient, u64, u64) -> Result<SendRight, Error>,
     ) -> Result<Wire, Error> {
-        const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+        const PAGE: u64 = farpage_object::PAGE_BYTES as u64;
         let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes());
         let end = end.ok_or(Refusal::Outside(self.bytes()))?;
         let (first, end) = (offset / PAGE, end.div_ceil(PAGE));

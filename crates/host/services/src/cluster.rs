@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use farpage_abi::{Access, PageRange};
 use farpage_host::Object;
+use farpage_object::{Access, PageRange};
 use serde::{Deserialize, Serialize};
 
 use crate::Refusal;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_default_pager::manager::paging::PagingSpace;
 use farpage_host::Times;
-use farpage_manager::paging::PagingSpace;
+use farpage_object::PAGE_BYTES;
 use farpage_port::{Name, Sender};
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farpage_heap::{Heap, OpenError, Processes};
-use farpage_sync::Process;
+use farpage_rules::sync::Process;
 
 use crate::client::{Error, Member, Shared};
 use crate::cluster::Consistency;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_sync::{Process, SERIAL_BITS};
+use farpage_rules::sync::{Process, SERIAL_BITS};
 use farpage_sys::memory_file::{self, Words};
 use farpage_sys::{Errno, futex};
 

@@ -27,8 +27,8 @@ mod service;
 pub mod sync;
 
 pub use client::{Created, Error, Hold, Host, Offered, Shared, Wire, check_owner};
-pub use farpage_abi::Access;
 pub use farpage_host::Times;
+pub use farpage_object::Access;
 pub use figures::{Figures, Message, ObjectFigures, PagerFigures, times};
 pub use heap::HeapError;
 pub use here::Here;

@@ -13,16 +13,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_default_pager::manager::Manager;
 use farpage_host::{Object, Objects, Share, SpaceId};
-use farpage_manager::Manager;
-use farpage_pagers::Pager;
+use farpage_object::{PAGE_BYTES, PageRange, Pager};
 use farpage_port::interface::{Answer, Both, Fd};
 use farpage_port::{
     ConnectError, Listening, Name, Node, Notice, PortSet, ReceiveError, ReceiveRight, Received,
     SendRight, Sender,
 };
-use farpage_sync::Process;
+use farpage_rules::sync::Process;
 use farpage_sys::Errno;
 
 use at_host::{AtHost, OfPages};
@@ -637,7 +636,7 @@ impl Kernel for Service {
         wired: String,
         folders: Vec<String>,
     ) -> Tried<()> {
-        let about = farpage_manager::About { wired, folders };
+        let about = farpage_default_pager::manager::About { wired, folders };
         Tried(self.set_default_memory_manager(caller, &calls.0, life.0, about))
     }
 

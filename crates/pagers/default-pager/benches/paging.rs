@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::Pager;
+use farpage_object::Pager;
 use farpage_sys::buffer::Buffer;
 use support::*;
 
@@ -139,8 +139,8 @@ fn timed_write(pager: &DefaultPager, pages: &[(u64, Page)], clock: Clock) -> f64
     }
     let outs: Vec<_> = (buffer.as_chunks().0.iter())
         .zip(pages)
-        .map(|(bytes, (page, _))| farpage_pagers::PageOut {
-            page: farpage_abi::PageIndex(*page),
+        .map(|(bytes, (page, _))| farpage_object::PageOut {
+            page: farpage_object::PageIndex(*page),
             bytes,
         })
         .collect();
@@ -155,10 +155,10 @@ fn timed_read(pager: &DefaultPager, pages: u64, clock: Clock) -> f64 {
     let start = clock();
     let mut page = 0;
     while page < pages {
-        let range = farpage_abi::PageRange::new(page, (page + 64).min(pages));
+        let range = farpage_object::PageRange::new(page, (page + 64).min(pages));
         let bytes = &mut buffer[..range.bytes() as usize];
-        let access = farpage_abi::Access::Read;
-        let request = farpage_pagers::DataRequest::new(OBJECT, range, 1, access, bytes);
+        let access = farpage_object::Access::Read;
+        let request = farpage_object::DataRequest::new(OBJECT, range, 1, access, bytes);
         page += pager.data_request(request).unwrap().pages;
     }
     clock() - start
@@ -255,8 +255,8 @@ fn write_many(pager: &DefaultPager, pages: &mut [(u64, Page)], thread: u64, thre
     for first in (thread * batch..FILE_PAGES).step_by((threads * batch) as usize) {
         let outs: Vec<_> = (buffer.as_chunks().0.iter())
             .zip(first..)
-            .map(|(bytes, page)| farpage_pagers::PageOut {
-                page: farpage_abi::PageIndex(page),
+            .map(|(bytes, page)| farpage_object::PageOut {
+                page: farpage_object::PageIndex(page),
                 bytes,
             })
             .collect();
@@ -270,9 +270,9 @@ fn random_reads(pager: &DefaultPager, pages: u64) -> f64 {
     let start = wall();
     for _ in 0..4000 {
         let page = random(&mut state) % pages;
-        let range = farpage_abi::PageRange::new(page, page + 1);
-        let access = farpage_abi::Access::Read;
-        let request = farpage_pagers::DataRequest::new(OBJECT, range, 1, access, &mut buffer);
+        let range = farpage_object::PageRange::new(page, page + 1);
+        let access = farpage_object::Access::Read;
+        let request = farpage_object::DataRequest::new(OBJECT, range, 1, access, &mut buffer);
         let _ = pager.data_request(request);
     }
     us_per_page(wall() - start, 4000)

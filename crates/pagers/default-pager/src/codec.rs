@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
-use farpage_pagers::PagerError;
+use farpage_object::{ObjectId, PAGE_BYTES, PagerError};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
 use crate::record::Coding;

@@ -4,7 +4,7 @@
 //! the page as it is takes 1.5.
 
 #[cfg(feature = "zstd")]
-use farpage_abi::{PAGE_BYTES, SEGMENT_BYTES};
+use farpage_object::{PAGE_BYTES, SEGMENT_BYTES};
 #[cfg(feature = "zstd")]
 use farpage_sys::buffer::Buffer;
 

@@ -1,7 +1,6 @@
 //! Taking pages out of paging files that are being removed (`farpage spill rm`).
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::{DataRequest, PageOut};
+use farpage_object::{Access, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange};
 use farpage_sys::buffer::Buffer;
 
 use crate::DefaultPager;

@@ -9,8 +9,9 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_abi::{Control, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillState, fds};
-use farpage_pagers::PagerError;
+use farpage_object::{
+    Control, PagerError, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SpillState, fds,
+};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::{Errno, Result, limits, linux::general as g, time};
 

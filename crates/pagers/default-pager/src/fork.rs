@@ -5,8 +5,7 @@
 //! freed its copy; the child pays for what it adds. Pages in shared segments likewise count in the
 //! parent's gauges only, until the child writes them out itself.
 
-use farpage_abi::{ObjectId, PageIndex, PageRange};
-use farpage_pagers::PagerError;
+use farpage_object::{ObjectId, PageIndex, PageRange, PagerError};
 
 use crate::DefaultPager;
 use crate::location::{At, Location};

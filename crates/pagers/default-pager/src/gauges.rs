@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use farpage_abi::{BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES};
+use farpage_object::{BEST_IS_NONE, Control, Counters, PAGE_BYTES, SEGMENT_BYTES};
 use farpage_sys::futex;
 
 use crate::sizing::{Change, Sizes};

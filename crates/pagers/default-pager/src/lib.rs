@@ -3,12 +3,12 @@
 //! Pages that compress lie in **segments** of 1 MiB in RAM (the compressed tier); those that do not
 //! go straight to paging files; when the tier is at its limit, its oldest segments are written out
 //! whole. The paging files and the limits are shared by a tree of processes through
-//! [`farpage_abi::Control`]; everything else belongs to one process.
+//! [`farpage_object::Control`]; everything else belongs to one process.
 //!
 //! Locks: calls enter the gate (fork closes it); whoever makes room holds `room`, whoever starts
 //! a raw segment `growing`, both across I/O; `state` is taken last and never held across I/O or
 //! compression. A page-in takes `state` only, so it never waits for a page-out's I/O.
-#![no_std]
+#![cfg_attr(not(feature = "manager"), no_std)]
 
 extern crate alloc;
 
@@ -20,6 +20,8 @@ mod files;
 mod fork;
 mod gauges;
 mod location;
+#[cfg(feature = "manager")]
+pub mod manager;
 mod page_in;
 mod page_out;
 mod plan;
@@ -32,8 +34,10 @@ mod sizing;
 mod slots;
 mod table;
 
-use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SEGMENT_BYTES};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    Access, Control, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager,
+    PagerError, SEGMENT_BYTES, Supplied,
+};
 use farpage_sys::arena::Arena;
 use farpage_sys::futex::Mutex;
 use farpage_sys::gate::Gate;

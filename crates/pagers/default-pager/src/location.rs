@@ -1,6 +1,6 @@
 //! Where a page is, in 8 bytes.
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 
 /// Where the contents of one page are. All zero bits: nowhere.
 ///

@@ -2,8 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{Access, PAGE_BYTES};
-use farpage_pagers::{DataRequest, PagerError, Supplied};
+use farpage_object::{Access, DataRequest, PAGE_BYTES, PagerError, Supplied};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::ring::{DEPTH, Read};

@@ -6,8 +6,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
-use farpage_pagers::{PageOut, PagerError};
+use farpage_object::{ObjectId, PAGE_BYTES, PageOut, PagerError};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::{Errno, crc32c};
 
@@ -132,7 +131,7 @@ impl DefaultPager {
     /// True when pages are to be compressed.
     fn packs(&self, chunk: Chunk<'_>) -> bool {
         let gauges = &self.shared.gauges;
-        let can = gauges.most() >= farpage_abi::SEGMENT_BYTES as u64;
+        let can = gauges.most() >= farpage_object::SEGMENT_BYTES as u64;
         can && !(self.shared.files.any() && gauges.is_without_tier(chunk.pages.len() as u64))
     }
 

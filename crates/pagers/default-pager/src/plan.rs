@@ -1,7 +1,6 @@
 //! Which reads a request takes: a value, made under the lock.
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
-use farpage_pagers::PagerError;
+use farpage_object::{ObjectId, PAGE_BYTES, PagerError};
 use farpage_sys::ring::DEPTH;
 
 use crate::files::Place;

@@ -1,6 +1,6 @@
 //! A compressed page as it lies in a packed segment: a header of 16 bytes, then the bytes.
 
-use farpage_abi::ObjectId;
+use farpage_object::ObjectId;
 use farpage_sys::crc32c;
 
 use crate::location::{ALIGN, length_of};

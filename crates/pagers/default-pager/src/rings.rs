@@ -13,7 +13,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use farpage_abi::{Control, fds};
+use farpage_object::{Control, fds};
 use farpage_sys::file::Fd;
 use farpage_sys::process;
 use farpage_sys::ring::{Read, Ring};
@@ -80,7 +80,10 @@ enum Made {
 
 impl Lazy {
     pub(crate) fn new(number: usize) -> Self {
-        assert!(number < farpage_abi::RINGS, "more rings than descriptors");
+        assert!(
+            number < farpage_object::RINGS,
+            "more rings than descriptors"
+        );
         Self {
             number: number as u32,
             state: Made::NotYet,

@@ -1,7 +1,6 @@
 //! Room in the compressed tier: growing it, packing sparse segments, writing old ones out.
 
-use farpage_abi::{PAGE_BYTES, SEGMENT_BYTES};
-use farpage_pagers::PagerError;
+use farpage_object::{PAGE_BYTES, PagerError, SEGMENT_BYTES};
 use farpage_sys::Errno;
 
 use crate::DefaultPager;

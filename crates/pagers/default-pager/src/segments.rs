@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::{ObjectId, PageRange, SEGMENT_BYTES};
+use farpage_object::{ObjectId, PageRange, SEGMENT_BYTES};
 use farpage_sys::arena::Arena;
 
 use crate::files::{Files, Place};
@@ -16,7 +16,7 @@ use crate::sizing::{Pages, Sizing, Zones};
 use crate::table::Table;
 
 /// Pages in a raw segment.
-pub(crate) const RAW_SLOTS: usize = SEGMENT_BYTES / farpage_abi::PAGE_BYTES;
+pub(crate) const RAW_SLOTS: usize = SEGMENT_BYTES / farpage_object::PAGE_BYTES;
 
 /// What all parts of the pager share and nothing of which needs the lock.
 pub(crate) struct Shared {
@@ -247,7 +247,7 @@ impl State {
                 if let Kind::Raw(slots) = &mut self.segment(segment).kind {
                     slots.live[slot / 64] |= 1 << (slot % 64);
                 }
-                (segment, farpage_abi::PAGE_BYTES)
+                (segment, farpage_object::PAGE_BYTES)
             }
         };
         let segment = self.segment(id);
@@ -267,7 +267,7 @@ impl State {
                 if let Kind::Raw(slots) = &mut self.segment(segment).kind {
                     slots.live[slot / 64] &= !(1 << (slot % 64));
                 }
-                (segment, farpage_abi::PAGE_BYTES)
+                (segment, farpage_object::PAGE_BYTES)
             }
         };
         let segment = self.segment(id);

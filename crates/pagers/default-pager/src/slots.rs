@@ -4,7 +4,7 @@
 //! dead pages are used again: in segments that this task alone holds, as another holder may have
 //! pages there that are alive. Such slots have their disk space already.
 
-use farpage_pagers::PagerError;
+use farpage_object::PagerError;
 
 use crate::DefaultPager;
 use crate::files::Place;

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use farpage_abi::{ObjectId, PageRange};
+use farpage_object::{ObjectId, PageRange};
 
 use crate::location::Location;
 

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Deref;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::buffer::Buffer;
 
 /// Bytes, the first at the begin of a page. Made to be used again. A mapping of its own, and no part of

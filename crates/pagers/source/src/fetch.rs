@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::Ticket;
+use farpage_object::{PAGE_BYTES, PageIndex, PageRange, Ticket};
 use farpage_sys::under_way::UnderWay;
 
 use crate::aligned::Aligned;

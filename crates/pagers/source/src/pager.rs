@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, errno};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager, PagerError, Supplied,
+    errno,
+};
 
 use crate::aligned::Aligned;
 use crate::fetch::Fetch;

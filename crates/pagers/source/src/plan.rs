@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{PageIndex, PageRange};
 
 use crate::link::Link;
 

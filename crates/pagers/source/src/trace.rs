@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 use crate::Source;
 

@@ -50,6 +50,7 @@ mod import;
 mod input;
 mod message;
 mod migrate;
+pub mod netports;
 mod notify;
 mod port;
 mod receive;

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::join::NotTraced;

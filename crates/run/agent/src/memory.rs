@@ -4,10 +4,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use farpage_abi::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_default_pager::DefaultPager;
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{Death, ObjectId, PageIndex, PageRange, Tier, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::limits::{self, Resource};
 use farpage_sys::linux::general as g;

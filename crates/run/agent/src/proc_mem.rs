@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::LEAST_ADDRESS;
 use farpage_sys::seccomp::later::{self, Unseen};

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use farpage_abi::fds;
 use farpage_kernel::{Holder, Kernel};
+use farpage_object::fds;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};

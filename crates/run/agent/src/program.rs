@@ -1,7 +1,7 @@
 //! The program's memory, as its pointers name it: they may be wrong, and then the call fails as
 //! Linux would have failed it.
 
-use farpage_abi::{Access, PAGE_BYTES};
+use farpage_object::{Access, PAGE_BYTES};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};
 

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use farpage_sys::linux::general as g;
 use farpage_sys::linux::ptrace as p;
 use farpage_sys::seccomp::Instruction;

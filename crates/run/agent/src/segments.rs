@@ -1,6 +1,6 @@
 //! Segments of System V that are attached over memory.
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::linux::general as g;
 use farpage_sys::{Result, syscall};
 

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, syscall};

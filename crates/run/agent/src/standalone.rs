@@ -5,7 +5,7 @@ use core::fmt::Write;
 use core::panic::PanicInfo;
 
 use dlmalloc::Dlmalloc;
-use farpage_abi::fds;
+use farpage_object::fds;
 use farpage_sys::futex::Mutex;
 use farpage_sys::{file, mem, process};
 

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use farpage_abi::{Control, TaskSlot, fds};
+use farpage_object::{Control, TaskSlot, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::join::AgentConfig;
 use farpage_sys::linux::general as g;
@@ -180,7 +180,7 @@ fn enter(control: &Control, slot: usize) {
     let mut gauges = 0;
     task.counters.each(|_, counter| {
         gauges += 1;
-        if gauges <= farpage_abi::Counters::GAUGES {
+        if gauges <= farpage_object::Counters::GAUGES {
             held |= counter.load(Ordering::Relaxed);
         }
     });

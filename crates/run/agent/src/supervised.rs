@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::uffd::{self, Uffd};

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use farpage_abi::{Control, Death};
-use farpage_manager::paging::PagingConfig;
+use farpage_default_pager::manager::paging::PagingConfig;
+use farpage_object::{Control, Death};
 use farpage_sys::file::Fd;
 use farpage_sys::limits::Limit;
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{geteuid, getuid};
 use serde::{Deserialize, Serialize};
 
-use farpage_manager::paging::{PagingFileListed, SpillSet};
+use farpage_default_pager::manager::paging::{PagingFileListed, SpillSet};
 
 /// Between two looks at a paging file that is being emptied.
 const PROGRESS: Duration = Duration::from_millis(200);

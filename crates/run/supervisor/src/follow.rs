@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use farpage_abi::Control;
+use farpage_object::Control;
 use farpage_sys::memory_limit::{MemoryCgroups, Taken};
 use farpage_sys::{futex, pressure};
 
-use farpage_manager::paging::{RAM_MIN_BYTES, whole_pages};
+use farpage_default_pager::manager::paging::{RAM_MIN_BYTES, whole_pages};
 
 /// Part of the limit that stays free for what comes between two looks.
 const MARGIN: u64 = 40;
@@ -91,7 +91,7 @@ impl Follow {
             futex::wake(&control.pressure, i32::MAX as u32);
         }
         if control.used_bytes() > budget {
-            pressure::press_on_the_largest(control, farpage_abi::TASKS_MAX);
+            pressure::press_on_the_largest(control, farpage_object::TASKS_MAX);
         }
     }
 }

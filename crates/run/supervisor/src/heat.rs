@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use farpage_abi::{PAGE_SHIFT, TraceEvent, TraceKind};
+use farpage_object::{PAGE_SHIFT, TraceEvent, TraceKind};
 use serde::{Deserialize, Serialize};
 
 /// Columns that a map holds before they are merged in pairs.

@@ -1,7 +1,7 @@
 //! Limits that this process was started with, and that are meant for the program (`ulimit`).
 
 use anyhow::{Result, bail, ensure};
-use farpage_abi::{Control, fds};
+use farpage_object::{Control, fds};
 use farpage_sys::limits::{self, Limit, Resource};
 
 use farpage_text::size::human;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farpage_abi::{Control, PageRange};
 use farpage_host::{Figures, Files, Object, Opening, Request};
-use farpage_pagers::Pager;
+use farpage_object::{Control, PageRange, Pager};
 use farpage_source::open::{Address, OpenOptions, open_source};
 use farpage_source::{
     Cache, Options, Reach, Recorder, Source, SourcePager, Traced, Traces, yet_to_be_recorded,

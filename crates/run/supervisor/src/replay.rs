@@ -1,6 +1,6 @@
 //! `--replay TRACE`: what of a trace belongs to which mapped file.
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 use farpage_source::{Source, Traced, Traces};
 
 /// A mapped file as a trace knows it.

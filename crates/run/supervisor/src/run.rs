@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_abi::{Control, Tier};
-use farpage_manager::paging::{SpillSet, Watched};
+use farpage_default_pager::manager::paging::{SpillSet, Watched};
+use farpage_object::{Control, Tier};
 
 use crate::config::{Casualty, Prepared, RunOptions};
 use crate::control_socket::SpillServer;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use farpage_abi::{Control, Counters};
+use farpage_object::{Control, Counters};
 use serde::{Deserialize, Serialize};
 
 /// Samples that a series holds before it is thinned to half.

@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use farpage_abi::{PageIndex, PageRange};
-use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Near, Plan, Streams};
+use farpage_object::{CLUSTER_PAGES, NEIGHBOURS, Near, PageIndex, PageRange, Plan, Streams};
 
 use super::kinds::{Policy, policy};
 use super::{Kind, Trace};

@@ -1,9 +1,10 @@
 //! Runs a trace through the automaton that Farpage has, `object::Pages`: what its policy comes to
 //! beside those that are only here.
 
-use farpage_abi::{PageIndex, PageRange};
 use farpage_object::masks::bits;
-use farpage_object::{Answer, CLUSTER_PAGES, Filled, Mapping, Pages, State, Victim};
+use farpage_object::{
+    Answer, CLUSTER_PAGES, Filled, Mapping, PageIndex, PageRange, Pages, State, Victim,
+};
 
 use super::engine::{Outcome, window};
 use super::{Setup, Trace};

@@ -70,7 +70,7 @@ pub(crate) fn bench(world: &World, mut args: Args) -> Result<()> {
     cargo
         .current_dir(&world.root)
         .args(["build", "--release", "--quiet"])
-        .args(["-p", "farpage-cli", "-p", "farpage-test-server"]);
+        .args(["-p", "farpage-cli", "-p", "farpage-testkit"]);
     proc::must(&mut cargo, "cargo build --release")?;
     let scratch = world.scratch("bench-exec")?;
     let data = scratch.join("data");

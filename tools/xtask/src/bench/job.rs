@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use farpage_test_machine::{Cgroup, Swap};
+use farpage_testkit::{Cgroup, Swap};
 use serde_json::{Value, json};
 
 use super::spread;

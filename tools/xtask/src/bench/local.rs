@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use farpage_test_machine::Cgroup;
+use farpage_testkit::Cgroup;
 
 use super::spread;
 use crate::args::Args;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use farpage_test_machine::{HugePages, Machine};
+use farpage_testkit::{HugePages, Machine};
 
 use super::bounds::{Asserts, Bound, quotients};
 use super::{figures, locked_io, program, spread, truth};

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use farpage_test_machine::{Cgroup, Swap};
+use farpage_testkit::{Cgroup, Swap};
 
 use super::program;
 use crate::args::Args;

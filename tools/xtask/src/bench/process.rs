@@ -108,9 +108,9 @@ impl Bench {
             "--release",
             "--quiet",
             "-p",
-            "farpage-test-server",
+            "farpage-testkit",
         ]);
-        proc::must(&mut cargo, "cargo build --release -p farpage-test-server")?;
+        proc::must(&mut cargo, "cargo build --release -p farpage-testkit")?;
         let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern")?;
         Ok(Self {
             program: super::fault::compile(world, "process")?,

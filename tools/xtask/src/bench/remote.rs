@@ -220,7 +220,7 @@ pub(super) fn package(world: &World) -> Result<PathBuf> {
     cargo
         .current_dir(&world.root)
         .args(["build", "--release", "--quiet"]);
-    cargo.args(["-p", "farpage-python", "-p", "farpage-test-server"]);
+    cargo.args(["-p", "farpage-python", "-p", "farpage-testkit"]);
     proc::must(&mut cargo, "cargo build")?;
     let folder = world.scratch("bench-package")?;
     let package = folder.join("farpage");

@@ -99,7 +99,7 @@ fn print(cells: &[&Cell]) {
 }
 
 fn measured(world: &World) -> Result<Vec<Cell>> {
-    let package = ["-p", "farpage-test-machine", "--features", "truth"];
+    let package = ["-p", "farpage-testkit", "--features", "truth"];
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet"]).args(package);
     proc::must(cargo.current_dir(&world.root), "cargo build")?;

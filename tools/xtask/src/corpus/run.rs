@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use farpage_test_machine::Cgroup;
+use farpage_testkit::Cgroup;
 use serde_json::Value;
 
 use super::compare;

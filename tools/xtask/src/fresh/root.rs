@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farpage_test_machine::Guard;
+use farpage_testkit::Guard;
 
 use crate::fresh::settings;
 use crate::kept;

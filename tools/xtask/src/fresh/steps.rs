@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_test_machine::Guard;
+use farpage_testkit::Guard;
 
 use crate::fresh::readme::Command;
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_test_machine::Guard;
+use farpage_testkit::Guard;
 
 use super::left::PREFIX;
 use super::processes::{self, Mark};

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn packages_are_read_from_both_forms_of_their_ids() {
         assert_eq!(
-            package("path+file:///w/crates/abi#farpage-abi@0.1.0").unwrap(),
+            package("path+file:///w/crates/object#farpage-object@0.1.0").unwrap(),
             "abi"
         );
         assert_eq!(package("path+file:///w/xtask#0.1.0").unwrap(), "xtask");

@@ -1,12 +1,10 @@
 //! Hosts, store, network and clocks by seed.
 
-#[path = "../../../coherence/src/tests/seeds.rs"]
-mod seeds;
 mod world;
 
 use std::time::Duration;
 
-use seeds::seeds;
+use farpage_testkit::seeds;
 use world::{SEC, World};
 
 /// Long runs under all faults, then a healed world.

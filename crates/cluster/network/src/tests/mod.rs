@@ -3,11 +3,9 @@
 mod liar;
 mod pipe;
 mod rng;
-#[path = "../../../coherence/src/tests/seeds.rs"]
-mod seeds;
 mod world;
 
-use seeds::seeds;
+use farpage_testkit::seeds;
 use world::World;
 
 const STEPS: usize = 1500;

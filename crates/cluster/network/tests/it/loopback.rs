@@ -81,7 +81,7 @@ fn what_was_taken_is_owed_no_more() {
     one.send(2, Bulk, &[0; 100_000]);
     two.notes.messages(Bulk, 1);
     // The word of it comes with the peer's next one at the latest; this waits for no clock.
-    farpage_test_machine::until("nothing is owed", || one.owed(2, Bulk) == 0);
+    farpage_testkit::until("nothing is owed", || one.owed(2, Bulk) == 0);
 }
 
 #[test]

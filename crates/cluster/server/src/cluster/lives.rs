@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use farpage_coherence::Host;
 use farpage_network::Incarnation;
+use farpage_rules::coherence::Host;
 
 use super::{Cluster, Inner, Kind, lock, put};
 

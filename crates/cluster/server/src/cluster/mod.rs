@@ -15,15 +15,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
-use farpage_coherence::Host;
 use farpage_host::{Object, Objects};
 use farpage_membership::{
     Consistency, Control, ControlError, Description, Durability, Event, Home, ObjectId, Ping, Pong,
     Scheduler, View,
 };
 use farpage_network::{ClusterKey, Incarnation, Network, NetworkError};
-use farpage_pagers::Pager;
+use farpage_object::{Access, PAGE_BYTES, PageRange, Pager};
+use farpage_rules::coherence::Host;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

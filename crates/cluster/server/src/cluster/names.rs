@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farpage_coherence::Host;
 use farpage_host::Object;
 use farpage_membership::{ControlError, Durability, ObjectId};
+use farpage_rules::coherence::Host;
 
 use super::{Cluster, HaveError, Inner, Kind, Wish, lock, put};
 

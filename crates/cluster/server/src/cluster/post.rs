@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
-use farpage_coherence::{HOSTS_MAX, Host};
 use farpage_network::{Incarnation, Network, Priority, Receiver};
+use farpage_rules::coherence::{HOSTS_MAX, Host};
 
 use crate::server::Wire;
 

@@ -1,11 +1,11 @@
-//! Semaphores and message queues of System V of all hosts: crate `sysv`, over the network.
+//! Semaphores and message queues of System V of all hosts: `rules::sysv`, over the network.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 
 use farpage_membership::View;
 use farpage_network::Incarnation;
-use farpage_sysv::{Command, Message, Output, Replica, Reply, Thread};
+use farpage_rules::sysv::{Command, Message, Output, Replica, Reply, Thread};
 
 use super::post::Inbox;
 use super::{Cluster, Inner, Kind, lock, put, take};

@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_coherence::Host;
 use farpage_membership::Durability;
 use farpage_network::Incarnation;
+use farpage_rules::coherence::Host;
 use serde::{Deserialize, Serialize};
 
 use super::{Cluster, HaveError, Inner, Kind, fits, lock, put};

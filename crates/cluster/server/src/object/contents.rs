@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
-use farpage_pagers::{PageOut, PagerError, Supplied, Ticket};
+use farpage_object::{Access, PAGE_BYTES, PageOut, PageRange, PagerError, Supplied, Ticket};
 
 use super::{Shared, UNREADABLE, lock};
 use crate::unit::{Places, Taken};

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use farpage_abi::Access;
-use farpage_pagers::PagerError;
+use farpage_object::{Access, PagerError};
 
 use super::{Shared, UNREADABLE, lock};
 use crate::cell::Event;

@@ -1,7 +1,7 @@
 //! What a shared object gives to others when this host leaves.
 
-use farpage_abi::Access;
-use farpage_coherence::{Host, Hosts, Known, Message, TwinMessage, Violation};
+use farpage_object::Access;
+use farpage_rules::coherence::{Host, Hosts, Known, Message, TwinMessage, Violation};
 
 use super::{FENCED, Kind, NotTaken, Shared, lock};
 use crate::cell::{Cell, Event};

@@ -1,7 +1,7 @@
 //! An object to which everything happens one after the other at a host: nothing may be shown between the
 //! gathering of what is written and its sending, and what the simple scheduler says is in order.
 
-use farpage_coherence::{Host, Violation};
+use farpage_rules::coherence::{Host, Violation};
 
 use super::{Kind, Shared, lock};
 use crate::line::Happening;

@@ -6,8 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::Access;
-use farpage_pagers::PagerError;
+use farpage_object::{Access, PagerError};
 
 use super::{FENCED, Kind, SEALED, Shared, UNREADABLE, lock};
 use crate::cell::{Cell, Event};

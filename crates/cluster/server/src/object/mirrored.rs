@@ -2,9 +2,8 @@
 
 use std::sync::{Mutex, Weak};
 
-use farpage_abi::PageIndex;
-use farpage_coherence::{Epoch, Host, Message, Report, Violation};
-use farpage_pagers::PagerError;
+use farpage_object::{PageIndex, PagerError};
+use farpage_rules::coherence::{Epoch, Host, Message, Report, Violation};
 
 use super::{Kind, Shared, lock};
 use crate::cell::Cell;
@@ -283,7 +282,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn says(&self, to: Host, said: impl FnOnce(farpage_coherence::Generation) -> Said) {
+    pub(super) fn says(
+        &self,
+        to: Host,
+        said: impl FnOnce(farpage_rules::coherence::Generation) -> Said,
+    ) {
         if let Some(generation) = self.shell.generation_to(to) {
             count(&self.counters.background);
             self.shell.send(to, &[&said(generation).bytes()]);

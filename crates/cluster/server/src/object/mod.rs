@@ -21,11 +21,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageRange};
-use farpage_coherence::{Contents, HOSTS_MAX, Host, Message, Output, Page, Twinned, Violation};
 use farpage_host::Object;
 use farpage_membership::{Consistency, Scheduler};
-use farpage_pagers::{PagerError, errno};
+use farpage_object::{Access, ObjectId, PAGE_BYTES, PageRange, PagerError, errno};
+use farpage_rules::coherence::{Contents, HOSTS_MAX, Host, Message, Output};
+use farpage_rules::coherence::{Page, Twinned, Violation};
 
 use crate::backing::Backing;
 use crate::cell::{Cell, Event};

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Weak;
 use std::time::Instant;
 
-use farpage_abi::{Access, ObjectId, PageIndex};
-use farpage_coherence::Twinned;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+use farpage_object::{
+    Access, DataRequest, ObjectId, PageIndex, PageOut, Pager, PagerError, Supplied, Ticket,
+};
+use farpage_rules::coherence::Twinned;
 
 use super::{FENCED, HOMELESS, LOST, SEALED, Shared, UNREADABLE, lock};
 use crate::cell::Event;

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, Weak};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
-use farpage_coherence::{Host, Hosts, Page, Report, Standing, Twinned, Verdict, Violation};
 use farpage_host::Object;
-use farpage_pagers::PagerError;
+use farpage_object::{PAGE_BYTES, PageRange, PagerError};
+use farpage_rules::coherence::{Host, Hosts, Page, Report, Standing, Twinned, Verdict, Violation};
 
 use super::{FENCED, HOMELESS, Home, Shared, lock};
 use crate::cell::Cell;

@@ -4,8 +4,8 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use farpage_abi::Access;
-use farpage_coherence::Message;
+use farpage_object::Access;
+use farpage_rules::coherence::Message;
 
 use super::pager::IS_SEALED;
 use super::{Kind, SEALED, Shared, lock};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
 
-use farpage_abi::Access;
+use farpage_object::Access;
 
 use super::{Shared, lock};
 use crate::cell::{Cell, Event};

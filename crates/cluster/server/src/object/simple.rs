@@ -6,9 +6,8 @@
 
 use std::sync::Mutex;
 
-use farpage_abi::PageRange;
-use farpage_coherence::{Host, Hosts, Violation};
-use farpage_pagers::PagerError;
+use farpage_object::{PageRange, PagerError};
+use farpage_rules::coherence::{Host, Hosts, Violation};
 
 use super::{HOMELESS, Kind, Shared, UNREADABLE, lock};
 use crate::counters::count;

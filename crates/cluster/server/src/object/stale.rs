@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::Instant;
 
-use farpage_coherence::Message;
+use farpage_rules::coherence::Message;
 
 use super::Shared;
 use crate::cell::{Cell, Event};

@@ -8,9 +8,8 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{PAGE_BYTES, PageIndex};
-use farpage_coherence::{Host, TwinMessage, TwinOutput, Twinned, Violation};
-use farpage_pagers::{PagerError, errno};
+use farpage_object::{PAGE_BYTES, PageIndex, PagerError, errno};
+use farpage_rules::coherence::{Host, TwinMessage, TwinOutput, Twinned, Violation};
 
 use super::{FENCED, Kind, LOST, Shared, Work, lock};
 use crate::cell::{Cell, Event};

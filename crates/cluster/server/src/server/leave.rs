@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_coherence::{Host, Hosts};
+use farpage_rules::coherence::{Host, Hosts};
 use farpage_sys::say;
 
 use super::{Server, Shell};

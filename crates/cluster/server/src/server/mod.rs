@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use farpage_abi::{Access, PageRange};
-use farpage_coherence::{Generation, Host, Members, View, Violation};
 use farpage_host::{Object, Objects};
 use farpage_membership::{Consistency, Scheduler};
-use farpage_pagers::{Pager, PagerError};
+use farpage_object::{Access, PageRange, Pager, PagerError};
+use farpage_rules::coherence::{Generation, Host, Members, View, Violation};
 
 use crate::backing::Backing;
 use crate::counters::{Figures, Flows};
@@ -57,7 +56,7 @@ pub(crate) struct Shell {
     pub(crate) gate: Gate,
     members: Mutex<Members>,
     /// Hosts that are known to take what this one sends.
-    met: Mutex<farpage_coherence::Hosts>,
+    met: Mutex<farpage_rules::coherence::Hosts>,
     is_fenced: AtomicBool,
     leaving: Mutex<Leaving>,
 }
@@ -109,7 +108,7 @@ pub struct Hosts {
 
 impl Hosts {
     fn view(&self) -> View {
-        let living = farpage_coherence::Hosts::all(self.stays.keys().copied());
+        let living = farpage_rules::coherence::Hosts::all(self.stays.keys().copied());
         View {
             generation: Generation(self.generation),
             living,
@@ -437,7 +436,7 @@ impl Server {
         }
         let home = lock(&self.hosts).home(about);
         let shared = Shared::new(about.clone(), home, Arc::clone(&self.shell), backing);
-        let pages = bytes.div_ceil(farpage_abi::PAGE_BYTES as u64);
+        let pages = bytes.div_ceil(farpage_object::PAGE_BYTES as u64);
         let pager = Arc::clone(&shared) as Arc<dyn Pager>;
         let kernel = self.objects.create(&about.name, pages, pager, false)?;
         shared.is_of(&kernel);

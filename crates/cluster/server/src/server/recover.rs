@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farpage_coherence::{Change, Generation, HOSTS_MAX, Host, Report};
+use farpage_rules::coherence::{Change, Generation, HOSTS_MAX, Host, Report};
 
 use super::{Hosts, Server, Wrong, wrong};
 use crate::object::{Shared, lock};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farpage_coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt, TwinMessage};
+use farpage_rules::coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt, TwinMessage};
 
 use super::{EARLY_MAX, Server, Wrong, wrong};
 use crate::mirrored::{Parcel, Then, Written};

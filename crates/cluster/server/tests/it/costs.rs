@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_abi::PAGE_BYTES;
-use farpage_coherence::Host;
+use farpage_object::PAGE_BYTES;
+use farpage_rules::coherence::Host;
 use farpage_server::{About, Figures, Scheduler};
 use farpage_sys::view::View;
-use farpage_test_machine::{pass, until};
+use farpage_testkit::{pass, until};
 
 use crate::support::{One, Order, about, hosts, simple};
 

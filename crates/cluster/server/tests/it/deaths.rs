@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_test_machine::HANGS;
+use farpage_testkit::HANGS;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::view::View;
 
 use crate::support::dying::one_dies;

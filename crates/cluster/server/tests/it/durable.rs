@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_server::{About, Backing, FlushError, OpenError, Scheduler};
 use farpage_sys::view::View;
 
@@ -91,14 +91,14 @@ fn what_is_flushed_is_in_the_file_and_comes_again_and_what_is_not_is_not() {
         begin(
             &again[1],
             &About {
-                home: farpage_coherence::Host(1),
+                home: farpage_rules::coherence::Host(1),
                 stay: 1,
                 ..grid.clone()
             },
             folder.path(),
         );
         let grid = About {
-            home: farpage_coherence::Host(1),
+            home: farpage_rules::coherence::Host(1),
             stay: 1,
             ..grid
         };
@@ -227,7 +227,7 @@ fn when_the_home_has_gone_all_is_over_and_the_file_is_as_of_the_last_flush() {
     all[0].server.flush(1).unwrap();
     assert!(sets(&views[1], 3, 7));
     dies(&all, 0, 2);
-    farpage_test_machine::until("both views end", || {
+    farpage_testkit::until("both views end", || {
         has(&views[1], 3).is_none() && has(&views[2], 4).is_none()
     });
     assert_eq!(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use farpage_abi::PAGE_BYTES;
 use farpage_host::Object;
+use farpage_object::PAGE_BYTES;
 use farpage_server::{About, Types};
 
 use crate::support::{One, Order, about, hosts, mirrored, simple};

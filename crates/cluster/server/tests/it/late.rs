@@ -9,7 +9,7 @@ use farpage_host::Objects;
 use farpage_membership::{Embedded, Endpoint};
 use farpage_network::ClusterKey;
 use farpage_server::{Cluster, Config, Consistency, Observer, Scheduler, Wish};
-use farpage_test_machine::pass;
+use farpage_testkit::pass;
 
 use crate::support::Store;
 

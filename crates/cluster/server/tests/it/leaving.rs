@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_server::{About, Left, Why};
 use farpage_sys::view::View;
 
@@ -215,7 +215,7 @@ fn when_who_takes_over_dies_another_does() {
         }
         thread::scope(|scope| {
             let leaving = scope.spawn(|| leaves(&all[0]));
-            farpage_test_machine::until("a hundred pages are owned", || {
+            farpage_testkit::until("a hundred pages are owned", || {
                 all[1].server.figures(1).unwrap().owned >= 100
             });
             dies(&all, 1, 2);

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
+use farpage_object::{Access, PAGE_BYTES, PageRange};
 use farpage_server::{About, GiveUp, NotLocked};
 use farpage_sys::view::View;
-use farpage_test_machine::{Thread, pass};
+use farpage_testkit::{Thread, pass};
 
 use crate::support::{One, Order, about, dies, hosts, mirrored, read, released, simple, write};
 

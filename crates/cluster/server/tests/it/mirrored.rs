@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_server::{About, OpenError};
 use farpage_sys::view::View;
 
@@ -95,7 +95,7 @@ impl Grid {
     }
 
     fn wait_for(&self, sum: u64) {
-        farpage_test_machine::until("all is counted", || self.sum() >= sum);
+        farpage_testkit::until("all is counted", || self.sum() >= sum);
     }
 
     /// One of them dies, in the middle of `rounds`; what the others go on with is right.
@@ -153,7 +153,7 @@ impl Grid {
             let figures = self.all[*one].server.figures(number).unwrap();
             figures.on_their_way == 0
         };
-        farpage_test_machine::until("all copies are settled", || living.iter().all(is_settled));
+        farpage_testkit::until("all copies are settled", || living.iter().all(is_settled));
     }
 }
 
@@ -260,7 +260,7 @@ fn a_fault_costs_one_message_more_at_most() {
     assert_eq!(costs(), 3, "a read: by the backup");
     assert_eq!(figures(|all| all.parcels), 1);
     assert_eq!(figures(|all| all.passed), 1);
-    farpage_test_machine::until("nothing is on its way", || {
+    farpage_testkit::until("nothing is on its way", || {
         figures(|all| all.on_their_way) == 0
     });
     assert_eq!(word(3, 1).load(Ordering::Relaxed), 2);

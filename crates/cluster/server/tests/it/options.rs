@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farpage_server::{About, OpenError};
 use farpage_sys::view::View;
-use farpage_test_machine::pass;
+use farpage_testkit::pass;
 
 use crate::support::{One, Order, about, dies, hosts, mirrored, read, simple};
 
@@ -90,7 +90,7 @@ fn of_a_page_that_is_lent_writers_wait_for_no_reader_who_sees_it_later() {
     word(&views[0]).store(2, Ordering::Relaxed);
     assert_eq!(costs(), 0, "three have copies");
     for view in &views[1..] {
-        farpage_test_machine::until("the value is seen", || {
+        farpage_testkit::until("the value is seen", || {
             word(view).load(Ordering::Relaxed) == 2
         });
     }
@@ -102,7 +102,7 @@ fn of_a_page_that_is_lent_writers_wait_for_no_reader_who_sees_it_later() {
         3,
         "nothing is lost"
     );
-    farpage_test_machine::until("the value is seen", || {
+    farpage_testkit::until("the value is seen", || {
         word(&views[1]).load(Ordering::Relaxed) == 3
     });
     // A copy that may be old does not take the place of the contents.
@@ -129,7 +129,7 @@ fn nothing_that_is_written_is_lost_where_copies_are_lent() {
             }
         });
         for view in &views {
-            farpage_test_machine::until("the value is seen", || {
+            farpage_testkit::until("the value is seen", || {
                 word(view).load(Ordering::Relaxed) == 900
             });
         }

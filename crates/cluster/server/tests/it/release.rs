@@ -6,8 +6,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_abi::PAGE_BYTES;
-use farpage_coherence::Host;
+use farpage_object::PAGE_BYTES;
+use farpage_rules::coherence::Host;
 use farpage_server::{About, OpenError, Scheduler, Types, Unreleased};
 use farpage_sys::view::View;
 

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::view::View;
 
 use crate::support::{One, Order, about, dies, hosts, mirrored, read, simple, write};

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
+use farpage_object::{Access, PAGE_BYTES, PageRange};
 use farpage_server::{About, NotLocked, Unreleased};
 use farpage_sys::view::View;
 
@@ -66,7 +66,7 @@ fn kinds() -> [(&'static str, About); 4] {
 
 #[test]
 fn who_reads_what_its_host_cannot_read_is_told_and_the_next_has_it_when_that_can() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for (name, about) in kinds() {
         let (all, views) = written_by(0, &about);
         fails(true);
@@ -87,7 +87,7 @@ fn who_reads_what_its_host_cannot_read_is_told_and_the_next_has_it_when_that_can
 
 #[test]
 fn who_locks_what_another_host_cannot_read_is_told_and_can_when_that_can() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for (name, about) in kinds().into_iter().filter(|(name, _)| *name != "simple") {
         let lock = |host: &One, page: usize, access| {
             let (tells, told) = channel();
@@ -120,7 +120,7 @@ fn who_locks_what_another_host_cannot_read_is_told_and_can_when_that_can() {
 
 #[test]
 fn who_writes_to_what_its_host_cannot_read_is_told_and_nobody_ever_sees_zeros() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for (name, about) in kinds() {
         let (_all, views) = written_by(1, &about);
         fails(true);
@@ -147,7 +147,7 @@ fn release(host: &One) -> Result<(), Unreleased> {
 
 #[test]
 fn a_release_of_what_cannot_be_read_ends_and_says_so() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (all, views) = written_by(1, &released(5, PAGES, 1));
     fails(true);
     let first = release(&all[1]);
@@ -164,7 +164,7 @@ fn a_release_of_what_cannot_be_read_ends_and_says_so() {
 
 #[test]
 fn a_release_to_who_cannot_read_ends_and_says_so() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (all, views) = written_by(0, &released(5, PAGES, 1));
     assert_eq!(has(&views, 1, EARLY, true), Some(2));
     // The owner's copy leaves memory again.

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
 use farpage_host::{Object, Objects};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, ObjectId, PAGE_BYTES, PageOut, Pager, PagerError, Supplied};
 
 const PAGES: u64 = 400;
 const PAGE: u64 = PAGE_BYTES as u64;

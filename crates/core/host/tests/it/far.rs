@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farpage_abi::maps::{PieceOf, Word};
-use farpage_abi::{Control, PAGE_BYTES, PageRange};
 use farpage_host::{Files, Request};
+use farpage_object::maps::{PieceOf, Word};
+use farpage_object::{Control, PAGE_BYTES, PageRange};
 use farpage_source::{Options, Reach, Recorder, Source, SourceError, SourcePager, Trace, Traced};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::{self, features};
@@ -156,7 +156,7 @@ fn what_is_replayed_comes_in_its_order_half_the_budget_at_most() {
     let runs = [(2000, 2500), (0, 2000), (2500, 3000)];
     let runs = runs.map(|(start, end)| (0, PageRange::new(start, end)));
     task.host.replay(runs.to_vec()).unwrap();
-    farpage_test_machine::until("half comes ahead", || {
+    farpage_testkit::until("half comes ahead", || {
         task.host.figures()[0].ahead_bytes >= half * PAGE_BYTES as u64
     });
     recorder.flush().unwrap();
@@ -199,7 +199,7 @@ fn wanting_pages_brings_them_in_without_a_fault() {
         pages: 200,
     };
     task.say(word, None);
-    farpage_test_machine::until("all pages come", || {
+    farpage_testkit::until("all pages come", || {
         task.host.figures()[0].brought_bytes >= 200 * PAGE_BYTES as u64
     });
     let bytes = task.map();

@@ -11,12 +11,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects, What};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{mem, message, socket};
-use farpage_test_machine::{HANGS, Thread, until};
+use farpage_testkit::{HANGS, Thread, until};
 
 use crate::support::{Store, mapped, pair};
 
@@ -43,7 +43,7 @@ fn what_others_write_back_just_then_is_waited_for() {
     thread::scope(|scope| {
         let held = store.pages.lock().unwrap();
         scope.spawn(|| object.clean(all).unwrap());
-        farpage_test_machine::until("the pager is asked", || object.figures().pager.open > 0);
+        farpage_testkit::until("the pager is asked", || object.figures().pager.open > 0);
         let (tells, told) = channel();
         let (object, taken) = (&object, &taken);
         scope.spawn(move || {
@@ -144,7 +144,7 @@ fn an_object_that_nobody_uses_gives_way_to_one_that_is_used() {
     let (idle, old) = mapped(objects, &store, RAM);
     let (_, used) = mapped(objects, &store, 4 * RAM);
     (0..RAM * 3 / 4).for_each(|page| write(&old, page));
-    farpage_test_machine::until("what nobody uses has left", || {
+    farpage_testkit::until("what nobody uses has left", || {
         (0..4 * RAM).for_each(|page| write(&used, page));
         idle.resident() <= RAM / 16
     });
@@ -160,14 +160,14 @@ fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can(
     // A third of it has left before.
     let written = RAM + RAM / 3;
     (0..written).for_each(|page| write(&view, page));
-    farpage_test_machine::until("a third has left", || {
+    farpage_testkit::until("a third has left", || {
         objects.resident_bytes() <= RAM * PAGE_BYTES as u64
     });
     assert_eq!((objects.no_room(), objects.has_room(RAM)), (None, true));
     store.is_full.store(true, Ordering::Relaxed);
     // What there is comes and is written to, and is more than fits.
     (0..written).for_each(|page| write(&view, page));
-    farpage_test_machine::until("there is no room", || objects.no_room().is_some());
+    farpage_testkit::until("there is no room", || objects.no_room().is_some());
     assert!(!objects.has_room(1));
     let new = 3 * RAM;
     assert_eq!(writes_elsewhere(objects, &object, new), Some(7), "SIGBUS");
@@ -176,7 +176,7 @@ fn new_pages_are_refused_while_nothing_can_leave_and_there_are_some_when_it_can(
     (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
     assert!(objects.resident_bytes() <= (written + 16) * PAGE_BYTES as u64);
     store.is_full.store(false, Ordering::Relaxed);
-    farpage_test_machine::until("there is room again", || objects.no_room().is_none());
+    farpage_testkit::until("there is room again", || objects.no_room().is_none());
     assert_eq!(writes_elsewhere(objects, &object, new), None);
     (0..written).for_each(|page| assert_eq!(read(&view, page), page + 1));
     assert!(objects.has_room(1));
@@ -192,7 +192,7 @@ fn an_object_that_cannot_keep_to_what_it_may_have_is_tried_now_and_then() {
     (0..1024).for_each(|page| write(&view, page));
     object.set_most(MOST).unwrap();
     let began = Instant::now();
-    farpage_test_machine::pass(Duration::from_secs(1));
+    farpage_testkit::pass(Duration::from_secs(1));
     // It may have a page or two that are needed all the same, while there is room.
     (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
     let refused = object.figures().pager.errors;
@@ -201,7 +201,7 @@ fn an_object_that_cannot_keep_to_what_it_may_have_is_tried_now_and_then() {
     assert!(refused < most, "{refused} tries in {seconds} s");
     until("it is tried", || object.figures().pager.errors > 0);
     store.is_full.store(false, Ordering::Relaxed);
-    farpage_test_machine::until("it keeps to what it may have", || {
+    farpage_testkit::until("it keeps to what it may have", || {
         object.resident() * PAGE_BYTES as u64 <= MOST
     });
     (0..1024).for_each(|page| assert_eq!(read(&view, page), page + 1));
@@ -224,7 +224,7 @@ fn what_stays_is_counted_by_what_cannot_leave() {
         objects.resident_bytes() <= 9 << 20
     });
     let share = Arc::new(farpage_host::Share::new(8 << 20));
-    let pager = Arc::clone(&store) as Arc<dyn farpage_pagers::Pager>;
+    let pager = Arc::clone(&store) as Arc<dyn farpage_object::Pager>;
     let other = objects.create("other", 4096, pager, true).unwrap();
     other.belongs_to(share);
     assert_eq!(other.wire(may_not[0]).unwrap_err().of, "all objects");

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_host::{MapError, Object, Objects, SpaceId};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied, Ticket,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, socket};
@@ -179,7 +180,7 @@ fn what_processes_write_to_one_object_is_all_there() {
         assert_eq!(objects.resident_bytes(), 0);
         drop(object);
         // Who takes pages out may have it for another moment.
-        farpage_test_machine::until("no object is left", || objects.objects().is_empty());
+        farpage_testkit::until("no object is left", || objects.objects().is_empty());
     }
 }
 
@@ -190,7 +191,7 @@ fn a_process_that_is_killed_takes_nothing_of_the_others_with_it() {
         let (objects, object) = object(&store, true);
         let mut killed = Program::start(objects, &object, &format!("{round} 1000000000 0"));
         let other = Program::start(objects, &object, &format!("{} 2000 0", round + 100));
-        farpage_test_machine::until("pages are taken", || {
+        farpage_testkit::until("pages are taken", || {
             store.taken.load(Ordering::Relaxed) >= 10 * round
         });
         killed.child.kill().unwrap();
@@ -370,7 +371,7 @@ fn what_is_too_much_leaves_whichever_of_many_objects_has_it() {
         (OBJECTS / 3 * 2 * 8 * PAGE_BYTES) as u64
     );
     objects.set_ram(0);
-    farpage_test_machine::until("nothing is resident", || objects.resident_bytes() == 0);
+    farpage_testkit::until("nothing is resident", || objects.resident_bytes() == 0);
     objects.set_ram(1 << 30);
     for (n, (store, object, view)) in touched() {
         assert_eq!(
@@ -407,7 +408,7 @@ fn a_pager_that_answers_nothing_holds_up_its_own_objects_only() {
     let stuck = objects.create("stuck", PAGES, pager, false).unwrap();
     let start = |seed| Program::start(objects, &stuck, &format!("{seed} 10 1"));
     let waiting = [1, 2, 3, 4, 5, 6, 7, 8].map(start);
-    farpage_test_machine::until("eight pages are asked for", || {
+    farpage_testkit::until("eight pages are asked for", || {
         silent.0.lock().unwrap().len() >= 8
     });
     Program::start(objects, &object, "3 2000 0").ends_well();

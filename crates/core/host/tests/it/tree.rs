@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use farpage_abi::{Control, PAGE_BYTES};
 use farpage_host::{Object, Objects};
+use farpage_object::{Control, PAGE_BYTES};
 use farpage_sys::view::View;
 
 use crate::support::{Store, mapped};
@@ -91,7 +91,7 @@ fn a_new_page_takes_no_memory_before_it_is_charged() {
     control.resident_bytes.store(BUDGET, Ordering::Relaxed);
     thread::scope(|scope| {
         let writes = scope.spawn(|| word(&view, 7).store(7, Ordering::Relaxed));
-        farpage_test_machine::until("a page comes", || object.resident() > 0);
+        farpage_testkit::until("a page comes", || object.resident() > 0);
         // It is on its way; its handler has let go of the lock.
         object.figures();
         let there = bytes_there(&object);

@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_pagers::Pager;
+use farpage_object::{ObjectId, PAGE_BYTES, PageRange, Pager};
 use farpage_sys::file::Fd;
 use farpage_sys::{Errno, mem};
 
@@ -99,9 +98,9 @@ impl Object {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use farpage_abi::{ObjectId, PageIndex};
+    /// # use farpage_object::{ObjectId, PageIndex};
     /// # use farpage_kernel::embed::Embedded;
-    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// # use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
     /// /// All bytes are 7.
     /// struct Sevens;
     ///
@@ -152,9 +151,9 @@ impl Object {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use farpage_abi::ObjectId;
+    /// # use farpage_object::ObjectId;
     /// # use farpage_kernel::embed::Embedded;
-    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// # use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
     /// # struct Words;
     /// # impl Pager for Words {
     /// #     fn data_request(&self, request: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -467,9 +466,9 @@ impl Mapping {
     /// # use std::os::fd::AsFd;
     /// # use std::os::unix::fs::FileExt;
     /// # use std::sync::Arc;
-    /// # use farpage_abi::ObjectId;
+    /// # use farpage_object::ObjectId;
     /// # use farpage_kernel::embed::Embedded;
-    /// # use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+    /// # use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
     /// # struct Words(std::fs::File);
     /// # impl Pager for Words {
     /// #     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
@@ -629,7 +628,7 @@ impl Mapping {
     }
 
     /// Writes dirty pages back and unmaps; of a [cached](Object::cache) object the pages stay.
-    /// Requests whose [ticket](farpage_pagers::Ticket) has not been answered are withdrawn: the
+    /// Requests whose [ticket](farpage_object::Ticket) has not been answered are withdrawn: the
     /// answers will go nowhere.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_abi::PAGE_BYTES;
 use farpage_kernel::embed::Embedded;
+use farpage_object::PAGE_BYTES;
 
 use crate::objects::{Numbers, number};
 
@@ -19,7 +19,7 @@ fn a_smaller_budget_takes_effect_on_what_is_resident() {
     assert!(kernel.resident_bytes() > 20 << 20);
     assert!(kernel.set_ram(1 << 20).is_err());
     kernel.set_ram(8 << 20).unwrap();
-    farpage_test_machine::until("the smaller budget is kept to", || {
+    farpage_testkit::until("the smaller budget is kept to", || {
         kernel.resident_bytes() <= 8 << 20
     });
     (0..8192).for_each(|page| assert_eq!(number(&memory, page), page as u64));

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping, Object};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied,
+};
 
 /// Pages hold their number until somebody writes to them. All that the kernel does is counted.
 #[derive(Default)]

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farpage_sys::futex;
-use farpage_test_machine::{pass, sleeps, until};
+use farpage_testkit::{pass, sleeps, until};
 
 use crate::support;
 use crate::support::{MIB, fill, kernel, map};
 
 #[test]
 fn an_idle_kernel_sleeps_and_gives_memory_back_when_it_is_asked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = kernel(64 * MIB as u64, false);
     let bytes = 16 * MIB;
     let at = map(kernel, bytes);

@@ -5,9 +5,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    Access, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager, PagerError,
+    Supplied,
+};
 
 use crate::support::sigbus;
 
@@ -162,7 +164,7 @@ fn a_locked_page_waits_until_the_lock_is_lifted() {
     memory.lock(PageRange::new(3, 4)).expect("locked");
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| memory.write(3 * PAGE_BYTES, &[9]).expect("inside"));
-        farpage_test_machine::until("the pager is asked", || {
+        farpage_testkit::until("the pager is asked", || {
             pager.asked.load(Ordering::Relaxed) > 0
         });
         assert_eq!(number(&memory, 3), 3, "it may be read, and has not changed");

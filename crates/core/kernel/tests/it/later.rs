@@ -5,9 +5,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager, PagerError, Supplied,
+    Ticket,
+};
 
 /// Counts the bytes that are allocated. All threads are counted together: who looks at it has a
 /// process of its own.
@@ -184,13 +186,13 @@ fn many_faults_wait(faults: u64, in_thread: bool) {
 
 #[test]
 fn two_thousand_faults_wait_in_a_few_hundred_bytes_each() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     many_faults_wait(2000, false);
 }
 
 #[test]
 fn two_hundred_faults_wait_in_their_own_threads() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     many_faults_wait(200, true);
 }
 
@@ -203,7 +205,7 @@ fn wait_until_it_sleeps(thread: &AtomicU64) {
             .next()
             .and_then(|rest| rest.chars().next())
     };
-    farpage_test_machine::until(
+    farpage_testkit::until(
         "the thread waits",
         || matches!(thread.load(Ordering::Acquire), id if id != 0 && state(id) == Some('S')),
     );

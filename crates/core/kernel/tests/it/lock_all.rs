@@ -7,7 +7,7 @@ use crate::support::{MIB, activate, check, dormant, fill, in_memory, map, press}
 
 #[test]
 fn locking_all_is_undone_when_memory_must_be_managed() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = dormant(16 << 20, true);
     let at = map(kernel, 8 * MIB);
     // SAFETY: the test's own memory.

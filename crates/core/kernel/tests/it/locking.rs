@@ -64,7 +64,7 @@ fn locked_stays(kernel: &'static Kernel, start: impl FnOnce()) {
 
 #[test]
 fn memory_locked_before_it_is_managed_stays() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for clean in [false, true] {
         let kernel = dormant(16 << 20, clean);
         locked_stays(kernel, || activate(kernel));
@@ -73,7 +73,7 @@ fn memory_locked_before_it_is_managed_stays() {
 
 #[test]
 fn memory_locked_while_it_is_managed_stays() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for clean in [false, true] {
         locked_stays(kernel(16 << 20, clean), || ());
     }
@@ -81,7 +81,7 @@ fn memory_locked_while_it_is_managed_stays() {
 
 #[test]
 fn more_than_half_of_the_budget_is_not_locked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = kernel(16 << 20, true);
     let at = map(kernel, 32 * MIB);
     // SAFETY: the test's own memory.
@@ -124,7 +124,7 @@ fn the_mapping_that_fills_the_budget_is_not_filled_at_once() {
 
 #[test]
 fn a_lock_ends_with_its_mapping() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = kernel(16 << 20, true);
     let at = map(kernel, 4 * MIB);
     // SAFETY: the test's own memory.
@@ -149,7 +149,7 @@ fn a_lock_ends_with_its_mapping() {
 
 #[test]
 fn a_lock_moves_with_its_memory() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = kernel(16 << 20, true);
     let at = map(kernel, 4 * MIB);
     fill(at, 4 * MIB, 5);
@@ -168,7 +168,7 @@ fn a_lock_moves_with_its_memory() {
 
 #[test]
 fn memory_that_linux_locked_alone_stays_and_can_be_written() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     if !uffd::serves_system_calls() {
         println!("skipped: Linux brings nothing in by itself for this user");
         return;
@@ -192,7 +192,7 @@ fn memory_that_linux_locked_alone_stays_and_can_be_written() {
 
 #[test]
 fn a_budget_full_of_what_cannot_leave_does_not_stop_the_program() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     if !may_lock(15 * MIB) {
         println!("skipped: this user may not lock 15 MiB");
         return;
@@ -209,7 +209,7 @@ fn a_budget_full_of_what_cannot_leave_does_not_stop_the_program() {
 
 #[test]
 fn contents_that_could_not_all_be_dropped_are_as_linux_left_them() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let kernel = kernel(16 << 20, true);
     let at = map(kernel, 6 * MIB);
     fill(at, 6 * MIB, 9);

@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Error};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{DataRequest, PageOut, Pager, PagerError, Supplied};
 use farpage_sys::mem;
 
 /// Pages hold their number until somebody writes to them.
@@ -586,7 +586,7 @@ fn a_kernel_without_threads_is_refused_with_what_to_do() {
     }
     let own = std::env::current_exe().expect("a path");
     let copy = std::env::temp_dir().join(format!("farpage-alone-{}", std::process::id()));
-    farpage_test_machine::name_program(own, &copy).expect("a copy that anybody may execute");
+    farpage_testkit::name_program(own, &copy).expect("a copy that anybody may execute");
     let mut alone = std::process::Command::new("setpriv");
     alone.args(["--reuid=54321", "--clear-groups", "prlimit", "--nproc=1"]);
     let test = "objects::a_kernel_without_threads_is_refused_with_what_to_do";

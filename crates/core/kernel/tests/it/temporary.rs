@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farpage_abi::PAGE_BYTES;
 use farpage_kernel::Kernel;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::mem;
 
 use crate::support::{Store, activate, dormant, dormant_of, kernel, map, mixed, words};

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::PageRange;
+use crate::PageRange;
 
 use super::{CLUSTER_PAGES, Shared, cluster_pages, mask, one};
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use farpage_abi::PageRange;
+use crate::PageRange;
 
 use super::{Shared, cluster_pages, mask};
 use crate::state::CLUSTER_PAGES;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use farpage_abi::PageRange;
+use crate::PageRange;
 
 use super::{GRANT_PAGES, Leaving, Left, Shared, cluster_pages, first_run, mask};
 use crate::state::CLUSTER_PAGES;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::PageRange;
+use crate::PageRange;
 
 use super::{Shared, Wanted, cluster_pages, first_run, mask, one};
 use crate::state::CLUSTER_PAGES;

@@ -3,7 +3,7 @@ extern crate std;
 use std::collections::{BTreeSet, HashMap};
 use std::vec;
 
-use farpage_abi::PageIndex;
+use crate::PageIndex;
 
 use super::*;
 

@@ -19,7 +19,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use linux_raw_sys::general as g;
 use linux_raw_sys::ptrace as p;
 

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use linux_raw_sys::general as g;
 use linux_raw_sys::ptrace as p;
 

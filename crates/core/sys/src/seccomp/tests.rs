@@ -4,7 +4,7 @@ extern crate std;
 
 use std::vec::Vec;
 
-use farpage_abi::fds;
+use farpage_object::fds;
 use linux_raw_sys::general as g;
 
 use super::assembler::{AND, Instruction, JEQ, JGE, JGT, JSET, JUMP, LOAD, RETURN};

@@ -72,7 +72,7 @@ fn forked(in_child: impl FnOnce() -> bool) -> bool {
 #[test]
 fn places_of_views_are_kept_and_what_took_one_is_left_alone() {
     // Where a view was mapped before, what keeps its place at a fork was noted before what takes it.
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     // SAFETY: the function takes nothing and lives as long as the process.
     let noted = unsafe { pthread_atfork(None, None, Some(takes_the_place)) };
     assert_eq!(noted, 0);
@@ -106,7 +106,7 @@ extern "C" fn counts() {
 
 #[test]
 fn a_child_of_who_was_about_to_watch_forks_can_watch_them() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     // A new process each time: handlers of forks stay for ever.
     for round in 0..1000 {
         assert!(forked(|| {

@@ -8,13 +8,12 @@ use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farpage_abi::ObjectId;
 use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, ObjectId, PageOut, Pager, PagerError, Supplied};
 use farpage_services::locks::FramesTold;
 use farpage_services::{Host, Service};
-use farpage_test_machine::Started;
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::Started;
+use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 /// How a program is compiled and linked.

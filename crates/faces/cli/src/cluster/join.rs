@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use farpage_member::join::JoinConfig;
+use farpage_server::joined::join::JoinConfig;
 
 /// Which cluster.
 #[derive(Args, Debug)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 
 use crate::host::WhichHost;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use farpage_abi::Tier;
+use farpage_object::Tier;
 use farpage_sys::uffd::features as bits;
 use farpage_sys::{Errno, probe};
 

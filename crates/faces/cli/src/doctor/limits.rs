@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::kernel::number;
 use super::{Check, State};
-use farpage_manager::paging::RAM_MIN_BYTES;
+use farpage_default_pager::manager::paging::RAM_MIN_BYTES;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::size::human;
 

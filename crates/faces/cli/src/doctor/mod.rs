@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use farpage_manager::paging;
+use farpage_default_pager::manager::paging;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::probe::kernel_release;
 use farpage_sys::userfaultfd::{self, tier_name};

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use farpage_manager::paging::{self, OpenedPagingFile};
+use farpage_default_pager::manager::paging::{self, OpenedPagingFile};
 use farpage_text::size::human;
 
 const SPACE: &str = "paging space";

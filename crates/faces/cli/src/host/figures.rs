@@ -10,7 +10,7 @@ use super::WhichHost;
 use super::list::{in_memory, mapped_by, name};
 use farpage_daemon::hosts::{self, ClusterReading};
 use farpage_daemon::reading::{FaultRates, HostReading, Row};
-use farpage_manager::paging::trouble;
+use farpage_default_pager::manager::paging::trouble;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
 

@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use farpage_abi::Death;
+use farpage_object::Death;
 use farpage_supervisor::config::{Casualty, RunOptions};
 use farpage_supervisor::{Run, shm};
 use farpage_sys::memory_limit::MemoryLimit;

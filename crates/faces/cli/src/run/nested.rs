@@ -1,7 +1,7 @@
 //! `farpage run` inside of `farpage run`.
 //!
-//! The program belongs to the outer run, as all that is started there does: one filter, one agent, one budget. So
-//! it is executed as it is.
+//! The program belongs to the outer run, as all that is started there does: one filter, one agent,
+//! one budget. So it is executed as it is.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -37,14 +37,14 @@ pub fn run(options: &RunOptions, report: &Report) -> Result<std::convert::Infall
     ];
     if let Some((_, what)) = wanted.iter().find(|(is_wanted, _)| *is_wanted) {
         bail!(
-            "cannot have {what} here: this is inside of another farpage run, to which all its programs belong; \
-             give it to that one"
+            "cannot have {what} here: this is inside of another farpage run, to which all its \
+             programs belong; give it to that one"
         );
     }
     if !report.quiet {
         farpage_sys::say!(
-            "farpage: this is inside of another farpage run: the program runs within its budget, and --ram, \
-             --compressed, --spill and --when-full are those of that one"
+            "farpage: this is inside of another farpage run: the program runs within its budget, \
+             and --ram, --compressed, --spill and --when-full are those of that one"
         );
     }
     let name = options.args.first().map_or(OsStr::new(""), |name| name);

@@ -1,7 +1,7 @@
 //! From the command line of `farpage run` to a run that is ready to start, or a refusal.
 
 use anyhow::{Result, bail};
-use farpage_manager::paging::{RAM_MIN_BYTES, whole_pages};
+use farpage_default_pager::manager::paging::{RAM_MIN_BYTES, whole_pages};
 use farpage_supervisor::config::{RunOptions, THRESHOLD_BYTES};
 use farpage_supervisor::program;
 use farpage_sys::memory_limit::MemoryLimit;

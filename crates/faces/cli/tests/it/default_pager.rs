@@ -5,9 +5,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farpage_manager::paging::PagingSpace;
+use farpage_default_pager::manager::paging::PagingSpace;
 use farpage_services::Shared;
-use farpage_test_machine::Started;
+use farpage_testkit::Started;
 
 use crate::support::up::{Up, farpage, until};
 
@@ -312,7 +312,7 @@ fn one_of_another_user_is_refused() {
     open(&up.socket());
     // Where that user finds it.
     let command = up.folder.path().join("farpage");
-    farpage_test_machine::name_program(env!("CARGO_BIN_EXE_farpage"), &command).unwrap();
+    farpage_testkit::name_program(env!("CARGO_BIN_EXE_farpage"), &command).unwrap();
     let refused = Command::new(command)
         .args(["pager", "default", "--compressed", "1M", "--spill"])
         .arg(up.folder.path())

@@ -8,8 +8,8 @@ use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use farpage_test_machine::{Started, until};
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
+use farpage_testkit::{Started, until};
 
 use crate::support;
 use crate::support::up;

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use farpage_sys::time::now_ns;
-use farpage_test_machine::{Started, until};
+use farpage_testkit::{Started, until};
 
 use crate::support;
 

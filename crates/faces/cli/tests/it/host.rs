@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_services::locks::Hold;
 use farpage_services::{Error, Host, Refusal};
-use farpage_test_machine::Started;
+use farpage_testkit::Started;
 
 use crate::support::up::{HANGS, Up, farpage, until};
 

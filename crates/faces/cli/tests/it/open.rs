@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use farpage::{Cache, Memory, OpenOptions};
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
 
 /// Output, words on standard error and status, with the cache in `folder`.
 fn open(folder: &Path, words: &[&str]) -> (String, String, Option<i32>) {
@@ -97,7 +97,7 @@ fn headers_are_sent_and_failures_are_told() {
     let (_, _, status) = open(folder.path(), &["--header", "X-Key: some words", &url]);
     assert_eq!(status, Some(0));
     let sent =
-        |request: &farpage_test_server::Request| request.header("x-key") == Some("some words");
+        |request: &farpage_testkit::server::Request| request.header("x-key") == Some("some words");
     assert!(server.log().iter().all(sent), "{:?}", server.log());
 
     server.always("/x.npy", Answer::Status(403, Vec::new()));

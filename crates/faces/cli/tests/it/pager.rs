@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use farpage_services::pager::{About, MemoryObject, PageRequest};
 use farpage_services::{Host, default_socket};
-use farpage_test_machine::{Started, until};
+use farpage_testkit::{Started, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PAGER: &str = "FARPAGE_TEST_PAGER";

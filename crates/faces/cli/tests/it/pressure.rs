@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_services::Host;
-use farpage_test_machine::{Cgroup, Started, pass};
+use farpage_testkit::{Cgroup, Started, pass};
 
 use crate::support::compile;
 

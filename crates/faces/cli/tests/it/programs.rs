@@ -148,7 +148,7 @@ fn write_script(name: &str, text: &str) -> PathBuf {
     );
     fs::write(&source, text).unwrap();
     fs::set_permissions(&source, fs::Permissions::from_mode(0o755)).unwrap();
-    farpage_test_machine::copy_program(&source, &script).unwrap();
+    farpage_testkit::copy_program(&source, &script).unwrap();
     script
 }
 

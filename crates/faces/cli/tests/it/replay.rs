@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use farpage::{Memory, OpenOptions};
 use farpage_source::{Trace, Traces};
-use farpage_test_machine::{Started, until};
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
+use farpage_testkit::{Started, until};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -95,9 +95,10 @@ fn wait_for(server: &Server, first: u64, paths: &[&str], trace: &Traces) {
     until("the server is asked for the whole trace", || {
         let log = server.log();
         let asked = |path: &str, page: u64| {
-            let of = |request: &&farpage_test_server::Request| request.path == path;
+            let of = |request: &&farpage_testkit::server::Request| request.path == path;
             let mut ranges = log[first as usize..].iter().filter(of);
-            let range = |request: &farpage_test_server::Request| range(request.header("range")?);
+            let range =
+                |request: &farpage_testkit::server::Request| range(request.header("range")?);
             ranges.any(|request| range(request).is_some_and(|range| range.contains(&(page << 12))))
         };
         let pages = |(at, run): &(usize, farpage::PageRange)| {
@@ -181,7 +182,7 @@ fn as_other(farpage: &Command, folder: &Path) -> Option<Command> {
         return None;
     }
     let copy = folder.join("farpage");
-    farpage_test_machine::name_program(farpage.get_program(), &copy).unwrap();
+    farpage_testkit::name_program(farpage.get_program(), &copy).unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);

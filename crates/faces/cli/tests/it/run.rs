@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
 use std::time::Duration;
 
-use farpage_test_machine::{Started, pass, until};
+use farpage_testkit::{Started, pass, until};
 
 fn farpage(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farpage"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_services::Host;
 use farpage_task::{AddressSpace, Inheritance, PAGE_BYTES as PAGE, Protection, Shortage, VmError};
-use farpage_test_machine::until;
+use farpage_testkit::until;
 
 use crate::support::up::Up;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_pinning::system::{self, Pins, Wires};
 use farpage_pinning::{Area, AreaError, Areas, Handle};
 use farpage_sys::mem;

@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_pinning::{ADDRESSES, Lookup};
 use farpage_sys::thread::all_pass_a_barrier;
 

@@ -14,7 +14,7 @@ use std::thread;
 
 use farpage::{Error, Hold, Memory, OnFailure, OpenOptions, Place, Places, SourceError, lock_area};
 use farpage_sys::file::Fd;
-use farpage_test_machine::until;
+use farpage_testkit::until;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
@@ -490,13 +490,13 @@ fn readers_of_several_places_share_a_budget() {
 
 #[test]
 fn a_child_of_fork_has_the_file_and_lets_go_of_it_by_itself() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     fork_and_let_go(&OpenOptions::default());
 }
 
 #[test]
 fn so_has_one_of_windows_of_it() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     fork_and_let_go(&with_ram(4));
 }
 
@@ -543,7 +543,7 @@ fn fork_and_let_go(options: &OpenOptions) {
 
 #[test]
 fn a_child_that_is_forked_while_threads_ask_goes_on() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     const CHILDREN: usize = 100;
     let folder = folder();
     let path = file(&folder, MIB);

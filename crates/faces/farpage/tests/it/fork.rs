@@ -13,8 +13,8 @@ use std::{fs, thread};
 
 use farpage::{Cache, Error, LoadOptions, Memory, Mode, OpenOptions, Source, SourceError, load};
 use farpage_sys::process;
-use farpage_test_machine::until_or;
-use farpage_test_server::{Server, Speed};
+use farpage_testkit::server::{Server, Speed};
+use farpage_testkit::until_or;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
@@ -134,7 +134,7 @@ fn hear(mut from: PipeReader) -> bool {
 
 #[test]
 fn a_child_reads_a_local_file_and_so_does_its_child() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", (20 << 20) + 77);
     let memory = open(&path, Mode::Read);
@@ -153,7 +153,7 @@ fn a_child_reads_a_local_file_and_so_does_its_child() {
 
 #[test]
 fn a_child_reads_from_a_server_with_a_cache_and_without() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     file(&folder, "x", 3 << 20);
     let served = Server::start(folder.path(), Speed::default()).unwrap();
@@ -170,7 +170,7 @@ fn a_child_reads_from_a_server_with_a_cache_and_without() {
             let anew = Memory::open(&served.url("/x"), &options).unwrap();
             check_all(&anew);
             // What was read while the parent held the lock is kept when it is read again.
-            farpage_test_machine::until("all of it is kept", || {
+            farpage_testkit::until("all of it is kept", || {
                 anew.discard(0..anew.size()).unwrap();
                 check_all(&anew);
                 let usage = cache.as_ref().map(|cache| cache.usage().unwrap());
@@ -191,12 +191,12 @@ fn wait_until_it_sleeps(numbers: &Receiver<PathBuf>) {
             .next()
             .and_then(|rest| rest.chars().next())
     };
-    farpage_test_machine::until("the thread waits", || state() == Some('S'));
+    farpage_testkit::until("the thread waits", || state() == Some('S'));
 }
 
 #[test]
 fn a_child_uses_a_cache_that_another_thread_had_locked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let cache = Cache::open(folder.path(), 64 << 20).unwrap();
     // Whoever wants the cache's lock waits for this one, and keeps other threads out meanwhile.
@@ -219,7 +219,7 @@ fn a_child_uses_a_cache_that_another_thread_had_locked() {
 
 #[test]
 fn a_child_finds_translated_arrays_where_they_were() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let header = "{'descr': '>f4', 'fortran_order': False, 'shape': (100000,), }";
     let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -243,7 +243,7 @@ fn a_child_finds_translated_arrays_where_they_were() {
 
 #[test]
 fn what_was_written_to_a_file_is_there_and_a_child_may_not_write_more() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 8 << 20);
     let memory = open(&path, Mode::Write);
@@ -268,7 +268,7 @@ fn what_was_written_to_a_file_is_there_and_a_child_may_not_write_more() {
 
 #[test]
 fn private_copies_go_apart_after_a_fork() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 16 << 20);
     let memory = open(&path, Mode::Copy);
@@ -298,7 +298,7 @@ fn private_copies_go_apart_after_a_fork() {
 
 #[test]
 fn a_child_of_a_child_finds_what_its_parent_wrote_to_a_private_copy() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 1 << 20);
     let memory = open(&path, Mode::Copy);
@@ -336,7 +336,7 @@ impl Source for Computed {
 
 #[test]
 fn a_child_asks_a_source_of_the_programs_own() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let options = OpenOptions {
         ram: Some(8 << 20),
         ..OpenOptions::default()
@@ -352,7 +352,7 @@ fn a_child_asks_a_source_of_the_programs_own() {
 
 #[test]
 fn forks_while_other_threads_read_write_and_prefetch() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 12 << 20);
     let served = Server::start(folder.path(), Speed::default()).unwrap();
@@ -410,7 +410,7 @@ impl Drop for Ends<'_> {
 /// A child has none of the threads that may hold what a request needs.
 #[test]
 fn children_ask_a_server_that_threads_of_their_parent_ask_all_the_time() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     file(&folder, "x", 3 * PAGE);
     let served = Server::start(folder.path(), Speed::default()).unwrap();
@@ -438,7 +438,7 @@ fn children_ask_a_server_that_threads_of_their_parent_ask_all_the_time() {
 /// held for ever. It begins threads all the same: those that answer its faults, and those that fetch.
 #[test]
 fn children_of_a_parent_whose_threads_begin_and_end_all_the_time() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 3 << 20);
     let served = Server::start(folder.path(), Speed::default()).unwrap();
@@ -477,7 +477,7 @@ fn unnamed_files() -> usize {
 
 #[test]
 fn two_hundred_forks_one_after_another() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 1 << 20);
     let (copy, plain) = (open(&path, Mode::Copy), open(&path, Mode::Read));
@@ -501,7 +501,7 @@ fn two_hundred_forks_one_after_another() {
 
 #[test]
 fn a_child_outlives_its_parent() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let folder = folder();
     let path = file(&folder, "x", 4 << 20);
     let served = Server::start(folder.path(), Speed::default()).unwrap();
@@ -547,7 +547,7 @@ fn a_child_without_the_parents_writes_is_told_instead_of_misled() {
             true
         }
     }
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let options = OpenOptions {
         mode: Mode::Write,
         ..OpenOptions::default()

@@ -39,7 +39,7 @@ fn killed_after(folder: &Path, seed: u64, since: Since, pause: Duration, mode: &
         .map_while(Result::ok)
         .filter_map(|line| line.parse().ok());
     let first = (since == Since::Round).then(|| rounds.next()).flatten();
-    farpage_test_machine::pass(pause);
+    farpage_testkit::pass(pause);
     child.kill().unwrap();
     let last = rounds.last().or(first).unwrap_or(0);
     child.wait().unwrap();

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use farpage::registrations::{Limits, Pinning, Registrations};
 use farpage::{Block, Hold, LockError, Locked, lock_area, locked_sums};
-use farpage_test_machine::truth::{self, Backing};
-use farpage_test_machine::{Machine, alone, until};
+use farpage_testkit::truth::{self, Backing};
+use farpage_testkit::{Machine, alone, until};
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -89,7 +89,7 @@ fn compact() {
 
 #[test]
 fn areas_overlap_and_nest_and_are_given_up_in_any_order() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let before = locked_sums();
     let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
@@ -122,7 +122,7 @@ fn areas_overlap_and_nest_and_are_given_up_in_any_order() {
 
 #[test]
 fn pinned_frames_stay_where_they_are_whatever_linux_does() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     if !is_root() {
         return;
@@ -178,7 +178,7 @@ fn write_beside_a_child(bytes: &mut [u8], value: u8) {
 
 #[test]
 fn resident_pages_are_there_also_where_farpage_answers_for_them() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let file = tempfile::NamedTempFile::new().unwrap();
     let bytes: Vec<u8> = (0..32 << 20).map(|at: usize| (at / PAGE) as u8).collect();
@@ -223,7 +223,7 @@ fn stale_at(locked: &Locked) -> Option<usize> {
 
 #[test]
 fn a_lock_tells_from_where_on_it_is_not_what_was_locked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     if !is_root() {
         return;
@@ -270,7 +270,7 @@ fn a_lock_tells_from_where_on_it_is_not_what_was_locked() {
 
 #[test]
 fn what_is_locked_by_the_parent_is_not_in_a_child_of_fork() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
     let locked = memory.lock(0..8, Hold::Resident).unwrap();
@@ -281,7 +281,7 @@ fn what_is_locked_by_the_parent_is_not_in_a_child_of_fork() {
 
 #[test]
 fn a_huge_page_is_512_frames_that_follow_each_other() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     if !is_root() {
         return;
@@ -317,7 +317,7 @@ fn a_huge_page_is_512_frames_that_follow_each_other() {
 
 #[test]
 fn secret_memory_is_refused_and_the_message_says_why() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let memory = match truth::Memory::new(Backing::Secret) {
         Ok(memory) => memory,
@@ -335,7 +335,7 @@ fn secret_memory_is_refused_and_the_message_says_why() {
 
 #[test]
 fn what_cannot_be_locked_is_refused_and_nothing_of_it_is_locked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let says = |locked: Result<Locked, LockError>, what: &str| {
         let why = locked.unwrap_err().to_string();
@@ -389,7 +389,7 @@ fn what_cannot_be_locked_is_refused_and_nothing_of_it_is_locked() {
 
 #[test]
 fn what_the_program_has_locked_itself_stays_locked() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let memory = Memory::new(64 * PAGE, MapFlags::PRIVATE);
     let at = |page: usize| (memory.at + page * PAGE) as *mut _;
@@ -417,7 +417,7 @@ fn what_the_program_has_locked_itself_stays_locked() {
 
 #[test]
 fn what_is_mapped_behind_the_end_of_its_file_is_refused_where_it_begins() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, 5 * PAGE as u64).unwrap();
@@ -510,7 +510,7 @@ fn in_a_small_limit() {
 
 #[test]
 fn the_limit_is_told_with_its_value_and_how_to_raise_it() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     if !is_root() {
         return;
@@ -538,7 +538,7 @@ fn the_limit_is_told_with_its_value_and_how_to_raise_it() {
 
 #[test]
 fn a_child_of_fork_has_nothing_locked_and_changes_nothing() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let memory = Memory::new(8 * PAGE, MapFlags::PRIVATE);
     let locked = memory.lock(0..8, Hold::Pinned).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farpage_test_machine::alone;
+use farpage_testkit::alone;
 
 use crate::LOCKED_MEMORY;
 use crate::transfers::{Mistake, Plan, Report, run};
@@ -21,7 +21,7 @@ fn done(seconds: u64, workers: usize, mistake: Option<Mistake>) -> Report {
 
 #[test]
 fn transfers_are_whole_while_memory_is_moved_forked_lost_and_let_go_of() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let report = done(5, 2, None);
     println!("{report}");
@@ -40,7 +40,7 @@ fn is_seen(mistake: Mistake, said: &[&str]) {
 
 #[test]
 fn a_transfer_to_frames_that_memory_no_longer_has_is_seen() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let said = [
         "nothing was transferred",
@@ -53,21 +53,21 @@ fn a_transfer_to_frames_that_memory_no_longer_has_is_seen() {
 
 #[test]
 fn a_bit_that_is_another_one_is_seen() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     is_seen(Mistake::Flipped, &["1 of 512 words are other ones"]);
 }
 
 #[test]
 fn a_transfer_to_another_place_of_the_file_is_seen() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     is_seen(Mistake::Misplaced, &["it is block", "it is of generation"]);
 }
 
 #[test]
 fn a_transfer_that_was_not_made_is_seen() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     is_seen(
         Mistake::Lost,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farpage_test_machine::truth::{
+use farpage_testkit::truth::{
     CELL, Cell, Event, Matrix, Outcome, Program, hold_name, one, run, table,
 };
 

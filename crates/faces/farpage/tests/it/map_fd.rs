@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use farpage::{Error, Kept, MappedBytes, OpenOptions, SourceError};
 use farpage::{map_fd, map_fd_shared, map_url, snapshot_of_fd};
 use farpage_sys::{memory_file, process};
-use farpage_test_server::{Server, Speed};
+use farpage_testkit::server::{Server, Speed};
 use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
@@ -122,7 +122,7 @@ fn every_offset_and_length_has_the_bytes_that_pread_reads() {
 
 #[test]
 fn large_ranges_come_when_they_are_touched() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     for offset in [0, 1, 511, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE] {
         let mapped = map_fd(case.read().as_fd(), offset, LARGE, None).unwrap();
@@ -145,7 +145,7 @@ const CHANGES: [fn(&Case); 4] = [
 
 #[test]
 fn a_copy_stays_as_it_was_whatever_others_do_to_the_file() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for change in CHANGES {
         for (offset, bytes) in [(4095, LARGE), (3, 9000)] {
             let case = Case::new(FILE);
@@ -166,7 +166,7 @@ fn a_copy_stays_as_it_was_whatever_others_do_to_the_file() {
 
 #[test]
 fn what_is_written_to_a_copy_does_not_reach_the_file() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let fds = [OwnedFd::from(case.read()), sealed(c"sealed", &case.bytes)];
     for fd in &fds {
@@ -187,7 +187,7 @@ fn what_is_written_to_a_copy_does_not_reach_the_file() {
 
 #[test]
 fn a_file_that_is_open_for_writing_is_copied_at_once() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let writer = case.write();
     let mapped = map_fd(case.read().as_fd(), 5, LARGE, None).unwrap();
@@ -224,7 +224,7 @@ fn a_shared_mapping_is_the_file() {
 
 #[test]
 fn bytes_lie_where_they_are_wanted_and_take_nobodys_place() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let sealed = sealed(c"sealed", &case.bytes);
     let file = case.read();
@@ -318,7 +318,7 @@ fn what_cannot_be_mapped_is_refused_with_a_reason_and_a_way_out() {
 
 #[test]
 fn addresses_are_mapped_from_any_byte_on() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let server = Server::start(case.folder.path(), Speed::default()).unwrap();
     let url = server.url("/file");
@@ -345,7 +345,7 @@ fn addresses_are_mapped_from_any_byte_on() {
 
 #[test]
 fn what_is_to_be_read_stays_as_it_was_too() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let sealed = sealed(c"sealed", &case.bytes);
     let (file, writer) = (case.read(), case.write());
@@ -379,7 +379,7 @@ fn child(body: impl FnOnce()) -> u32 {
 
 #[test]
 fn a_child_of_fork_keeps_its_copy_by_itself() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for bytes in [9000, LARGE] {
         let case = Case::new(FILE);
         let mapped = map_fd(case.read().as_fd(), 4095, bytes, None).unwrap();
@@ -409,7 +409,7 @@ fn a_child_of_fork_keeps_its_copy_by_itself() {
 
 #[test]
 fn what_cannot_be_kept_is_a_signal_and_no_other_bytes() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let case = Case::new(FILE);
     let id = child(|| {
         let mapped = map_fd(case.read().as_fd(), 0, LARGE, None).unwrap();

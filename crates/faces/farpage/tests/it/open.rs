@@ -10,7 +10,7 @@ use std::sync::Arc;
 use farpage::{
     Dtype, Error, LoadOptions, Memory, Mode, OpenOptions, Order, SourceError, Trace, load, raw,
 };
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -218,7 +218,7 @@ fn what_was_recorded_comes_in_by_itself() {
         ..options
     };
     let memory = Memory::open(text(&path), &options).unwrap();
-    farpage_test_machine::until("what was recorded comes", || {
+    farpage_testkit::until("what was recorded comes", || {
         memory.residency().len() >= touched.len()
     });
     // A source that has become shorter: what it still has of it.
@@ -227,7 +227,7 @@ fn what_was_recorded_comes_in_by_itself() {
     cut.set_len((17 << 20) + 100).unwrap();
     let memory = Memory::open(text(&path), &options).unwrap();
     let last = 17 << 20..(17 << 20) + 100;
-    farpage_test_machine::until("what is left of it comes", || memory.residency().len() >= 3);
+    farpage_testkit::until("what is left of it comes", || memory.residency().len() >= 3);
     assert_eq!(memory.residency().last(), Some(&last));
 }
 

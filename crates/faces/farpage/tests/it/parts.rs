@@ -7,7 +7,7 @@ use farpage::{
     Dtype, Error, LoadOptions, Memory, Mode, OpenOptions, Order, Place, Places, SourceError, load,
     raw,
 };
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {

@@ -11,7 +11,7 @@ use farpage::registrations::{
     Limits, Pinning, Register, RegisterError, Registrations, RingBuffers,
 };
 use farpage_sys::{file, mem};
-use farpage_test_machine::{alone, until};
+use farpage_testkit::{alone, until};
 use rustix::io_uring::{io_uring_params, io_uring_setup};
 
 use crate::LOCKED_MEMORY;
@@ -84,7 +84,7 @@ fn unmap(at: usize, pages: usize) {
 
 #[test]
 fn what_is_registered_is_found_again_and_parts_of_it_too() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = cache(&device);
@@ -116,7 +116,7 @@ fn what_is_registered_is_found_again_and_parts_of_it_too() {
 
 #[test]
 fn what_overlaps_becomes_one_region_and_the_old_one_stays_while_it_is_held() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = cache(&device);
@@ -142,7 +142,7 @@ fn what_overlaps_becomes_one_region_and_the_old_one_stays_while_it_is_held() {
 #[test]
 fn pieces_one_behind_the_other_are_few_regions_and_registered_seldom() {
     const PIECES: usize = 1000;
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = cache(&device);
@@ -235,7 +235,7 @@ impl Register for Once {
 
 #[test]
 fn a_device_that_takes_no_page_twice_has_neighbours_as_one() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = Registrations::new(Once(device.clone()), Limits::default()).unwrap();
@@ -256,7 +256,7 @@ fn what_is_found_is_registered_and_was_not_discarded_since() {
     const WIDTHS: [usize; 2] = [7, 511];
     const ALL: usize = 3 * WIDTHS[1] + 1;
     const LEAF: usize = 512;
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     for seed in 1..9_u64 {
         let device = Device::default();
@@ -371,7 +371,7 @@ fn remap(at: usize, pages: usize, flags: u32, to: usize) {
 
 #[test]
 fn memory_that_goes_away_is_not_hit_again() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     for (name, goes) in ways() {
         let device = Device::default();
@@ -403,7 +403,7 @@ fn memory_that_goes_away_is_not_hit_again() {
 
 #[test]
 fn shared_memory_huge_pages_and_files_are_watched_too() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = cache(&device);
@@ -433,7 +433,7 @@ fn shared_memory_huge_pages_and_files_are_watched_too() {
 
 #[test]
 fn what_was_not_used_for_longest_goes_first_and_what_is_held_stays() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = Registrations::new(device.clone(), limits(4 * PAGE, 100)).unwrap();
@@ -474,7 +474,7 @@ fn what_was_not_used_for_longest_goes_first_and_what_is_held_stays() {
 
 #[test]
 fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let small = Registrations::new(device.clone(), limits(PAGE, 1)).unwrap();
@@ -526,7 +526,7 @@ fn what_cannot_be_registered_is_refused_and_leaves_nothing() {
 
 #[test]
 fn a_ring_has_one_cache_and_a_table_that_is_large_enough() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let ring = Ring::new(1, 4).unwrap();
     let said = |fd: BorrowedFd<'_>, buffers| RingBuffers::new(fd, buffers).unwrap_err().to_string();
@@ -560,7 +560,7 @@ fn a_ring_has_one_cache_and_a_table_that_is_large_enough() {
 /// Each region's registration is checked while it is held: it is there, and of the memory that is there.
 #[test]
 fn threads_that_hit_and_threads_that_unmap() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = Registrations::new(device.clone(), limits(64 * PAGE, 24)).unwrap();
@@ -613,7 +613,7 @@ fn threads_that_hit_and_threads_that_unmap() {
 
 #[test]
 fn a_child_of_fork_has_nothing_registered_and_its_parent_all() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let device = Device::default();
     let cache = cache(&device);
@@ -650,7 +650,7 @@ fn pinned_pages() -> usize {
 
 #[test]
 fn memory_that_came_where_registered_memory_went_is_pinned_though_the_old_frames_are_held() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let cache = Registrations::new(Pinning::new(), limits(1 << 30, 16)).unwrap();
     let at = map(PAGES);
@@ -676,7 +676,7 @@ fn memory_that_came_where_registered_memory_went_is_pinned_though_the_old_frames
 /// Linux gives addresses to one thread while another still unmaps what was there.
 #[test]
 fn memory_that_is_there_is_registered_whatever_goes_away_beside_it() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let _alone = alone(LOCKED_MEMORY);
     let cache = Registrations::new(Pinning::new(), limits(1 << 30, 1 << 10)).unwrap();
     let before = pinned_pages();

@@ -1,7 +1,7 @@
 //! What the host kernel offers its processes of the cluster.
 
-use farpage_abi::{Access, PageRange};
 use farpage_membership::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
+use farpage_object::{Access, PageRange};
 use farpage_server::{HaveError, NotLocked, OpenError, Wish};
 use farpage_services::Refusal;
 use farpage_services::cluster::{

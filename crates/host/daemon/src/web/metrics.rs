@@ -1,5 +1,6 @@
 //! Figures as Prometheus reads them.
 
+use farpage_default_pager::manager::paging::PagingFile;
 use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
 use prometheus::TextEncoder;
 use prometheus::proto::{
@@ -28,7 +29,7 @@ fn of_memory(figures: &Figures) -> Vec<MetricFamily> {
     let refused = figures.no_room.map_or(0, |(_, refused)| refused);
     let space = figures.paging_space.clone().unwrap_or_default();
     let process = space.process.as_ref();
-    let of_files = |of: &dyn Fn(&farpage_manager::paging::PagingFile) -> Option<u64>| {
+    let of_files = |of: &dyn Fn(&PagingFile) -> Option<u64>| {
         let files = space.files.iter();
         let metrics = files.filter_map(|file| Some(gauge(&[("folder", &file.folder)], of(file)?)));
         metrics.collect()

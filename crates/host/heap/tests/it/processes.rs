@@ -101,7 +101,7 @@ fn processes_that_are_killed_at_any_time_leave_a_heap_that_is_whole() {
     let heap = open(&fd);
     let mut running: Vec<Child> = (0..3).map(|seed| start(&fd, seed)).collect();
     for round in 3..60 {
-        farpage_test_machine::pass(Duration::from_micros(round * 7919 % 60_000));
+        farpage_testkit::pass(Duration::from_micros(round * 7919 % 60_000));
         let mut victim = running.remove(0);
         // Whoever ended by itself has found something wrong.
         assert!(victim.try_wait().unwrap().is_none());

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::string::ToString;
 use std::vec::Vec;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::pagemap::{self, Place};
 

@@ -3,7 +3,7 @@
 use std::vec::Vec;
 use std::{fs, io};
 
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{PAGE_BYTES, PageIndex, PageRange};
 
 /// A part of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub use wired::{Wires, unusable};
 
 use std::vec::Vec;
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 
 /// What is to stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

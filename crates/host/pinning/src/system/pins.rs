@@ -7,7 +7,7 @@ use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::file::Fd;
 
 use super::error::LockError;

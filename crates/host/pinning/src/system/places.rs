@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::string::ToString;
 use std::vec::Vec;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringRegisterOp, IoringRsrcFlags, io_uring_params, io_uring_ptr, io_uring_register,

@@ -3,7 +3,7 @@
 use std::string::ToString;
 use std::vec::Vec;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::{file, pagemap};
 use rustix::io::Errno;
 use rustix::mm::{self, MsyncFlags};

@@ -5,7 +5,7 @@ use std::string::ToString;
 use std::vec::Vec;
 use std::{format, fs};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_sys::copy;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_pinning::system::{self, Hold, Pins};
 use farpage_pinning::{Area, AreaError, Handle};
 use farpage_port::Name;

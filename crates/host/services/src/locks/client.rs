@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_port::SendRight;
 use farpage_port::interface::{Both, Fd, InvokeError};
 

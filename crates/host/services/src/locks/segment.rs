@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use farpage_abi::{PAGE_BYTES, PageRange};
+use farpage_object::{PAGE_BYTES, PageRange};
 use farpage_pinning::Areas;
 use farpage_pinning::system::{self, Hold, Pins, Wires};
 use farpage_sys::linux::general::CAP_IPC_OWNER;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use farpage_netports::{Head, Kind, Packet, Stay, Taken, Violation, units};
 use farpage_port::link::{Draft, Region, Sealed};
 use farpage_port::{Lent, Memory, Message, Right, SendError};
+use farpage_rights::netports::{Head, Kind, Packet, Stay, Taken, Violation, units};
 use farpage_sys::Errno;
 
 use super::{Inner, Kept, State};
@@ -123,7 +123,7 @@ impl Inner {
 /// Refuses what no message can be.
 fn check(head: &Head) -> Result<(), Violation> {
     let follows = head.follows().ok_or(Violation::Garbled)?;
-    let is_empty = |piece: &farpage_netports::MemoryHead| piece.is_lent && piece.bytes == 0;
+    let is_empty = |piece: &farpage_rights::netports::MemoryHead| piece.is_lent && piece.bytes == 0;
     if head.rights.len() > RIGHTS_MAX - usize::from(!head.has_reply)
         || (head.has_reply && head.rights.is_empty())
         || head.memory.len() > PIECES_MAX

@@ -1,11 +1,11 @@
 //! The network message server: what a program of this host sends to a port of another host's goes
 //! by it, as Mach's `netmsgserver` has it. To programs it is the receiver of such a port.
 //!
-//! Who holds what is decided by `farpage_netports::Table`; here are the local ports, and threads. A
-//! thread of its own takes what programs send and writes it to the network; what comes of the
-//! network is sent to the real port by the thread that brings it. Neither waits for a receiver: what has
-//! no room waits in a queue of its port's, and what is sent to a proxy without room stays where the
-//! program has put it.
+//! Who holds what is decided by `farpage_rights::netports::Table`; here are the local ports, and
+//! threads. A thread of its own takes what programs send and writes it to the network; what comes
+//! of the network is sent to the real port by the thread that brings it. Neither waits for a
+//! receiver: what has no room waits in a queue of its port's, and what is sent to a proxy without
+//! room stays where the program has put it.
 
 mod come;
 mod names;
@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use farpage_netports::{Kind, Output, Port, Stay, Table};
 use farpage_port::interface::Answer;
 use farpage_port::{
     ConnectError, Message, Name, Node, Notice, PortSet, ReceiveRight, Received, Right, Room,
     SendError, SendOnceRight, SendRight,
 };
+use farpage_rights::netports::{Kind, Output, Port, Stay, Table};
 use farpage_sys::Errno;
 
 use crate::interface::{NetName, Tried};

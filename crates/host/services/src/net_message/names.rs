@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use farpage_netports::{Kind, Port, Stay};
 use farpage_port::interface::Answer;
 use farpage_port::{Right, SendRight, Sender};
+use farpage_rights::netports::{Kind, Port, Stay};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Kept, Known, guard};

@@ -1,8 +1,8 @@
 //! What programs of this host send to ports of others'.
 
-use farpage_netports::{Given, Head, MemoryHead, Packet, Port, Ref, units};
 use farpage_port::link::Frozen;
 use farpage_port::{Memory, Received, Right};
+use farpage_rights::netports::{Given, Head, MemoryHead, Packet, Port, Ref, units};
 
 use super::{Inner, Known, OWED_BYTES_MAX, State};
 
@@ -137,6 +137,6 @@ impl Inner {
 impl State {
     fn is_once(&self, port: Port) -> bool {
         let local = self.local.get(&port);
-        local.is_some_and(|local| local.kind == farpage_netports::Kind::Once)
+        local.is_some_and(|local| local.kind == farpage_rights::netports::Kind::Once)
     }
 }

@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use farpage_abi::PageRange;
 use farpage_host::Object;
+use farpage_object::PageRange;
 use farpage_port::Name;
 use farpage_port::interface::Answer;
 

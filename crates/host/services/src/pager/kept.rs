@@ -4,9 +4,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::outside::Outcome;
-use farpage_pagers::{DataRequest, PageOut, PagerError, Supplied};
+use farpage_object::{
+    Access, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, PagerError, Supplied,
+};
 
 use super::outside::{AGAIN, Outside};
 use crate::lock;

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, ObjectId, PageIndex, PageRange};
 use farpage_host::Object;
 use farpage_object::outside::{Outside as UnderWay, Violation};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket, errno};
+use farpage_object::{
+    Access, DataRequest, ObjectId, PageIndex, PageOut, PageRange, Pager, PagerError, Supplied,
+    Ticket, errno,
+};
 use farpage_port::{Name, ReceiveRight};
 
 use super::cleaning::Cleaning;

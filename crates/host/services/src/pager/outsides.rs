@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, PAGE_BYTES, PageRange};
-use farpage_pagers::{Pager, PagerError, Supplied, errno};
+use farpage_object::{Access, PAGE_BYTES, PageRange, Pager, PagerError, Supplied, errno};
 use farpage_port::interface::{self, Answer, Both, Contents, InvokeError, Outgoing, Wire};
 use farpage_port::{Name, Node, Notice, PortSet, Received, SendRight, Sender};
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender as Queue, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use farpage_abi::{Access, PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{Access, PAGE_BYTES, PageIndex, PageRange};
 use farpage_port::interface::{Both, Contents, InvokeError};
 use farpage_port::{
     ConnectError, Message, Name, Node, PortSet, ReceiveRight, Received, SendRight, Sender,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_source::Source;
 
 use super::serve::{About, Kernel, MemoryObject, PageRequest};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farpage_abi::{Access, PageRange};
+use farpage_object::{Access, PageRange};
 use farpage_port::Sender;
 use farpage_port::interface::Answer;
 

@@ -8,9 +8,8 @@ use std::sync::mpsc::{Receiver, Sender as Queue, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_host::Object;
-use farpage_pagers::Pager;
+use farpage_object::{PAGE_BYTES, PageRange, Pager};
 use farpage_port::interface::{Answer, Both};
 use farpage_port::{Message, Name, Node, ReceiveRight, SendRight, Sender};
 

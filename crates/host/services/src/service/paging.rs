@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use farpage_manager::paging::{PagingFile, PagingProcess, PagingSpace};
-use farpage_manager::{About, Manager, Outside};
+use farpage_default_pager::manager::paging::{PagingFile, PagingProcess, PagingSpace};
+use farpage_default_pager::manager::{About, Manager, Outside};
 use farpage_port::Sender;
 
 use super::{Service, failed, identity};

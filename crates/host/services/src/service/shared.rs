@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender as Queue, channel};
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 use farpage_port::interface::{Answer, Both};
 use farpage_port::{Name, SendRight, Sender};
 
@@ -15,7 +15,7 @@ use super::{Entry, Held, Service, failed, identity};
 use crate::cluster::{
     Cluster, ClusterFigures, ClusterListed, Files, Had, PagesTold, PagesWanted, Passes, Wanted,
 };
-use farpage_sync::Process;
+use farpage_rules::sync::Process;
 
 use crate::interface::{OfCluster, Tried};
 use crate::limits::Cost;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farpage_sync::{Arrive, Arrived, Kind, Reset};
+use farpage_rules::sync::{Arrive, Arrived, Kind, Reset};
 
 use super::{Place, SyncError, until};
 use crate::{Host, Shared, passes};
@@ -15,7 +15,7 @@ impl Barrier {
     /// What one for so many takes.
     #[must_use]
     pub fn bytes(parties: u32) -> u64 {
-        u64::from(farpage_sync::Layout(Kind::Barrier(parties)).words()) * 8
+        u64::from(farpage_rules::sync::Layout(Kind::Barrier(parties)).words()) * 8
     }
 
     /// The barrier at a byte of shared memory, a multiple of 64. Zeros are one that nobody has reached.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farpage_port::CallError;
 use farpage_port::interface::InvokeError;
-use farpage_sync::{Ground, Patience, Process, Slept};
+use farpage_rules::sync::{Ground, Patience, Process, Slept};
 use farpage_sys::futex;
 
 use super::{Place, SyncError};

@@ -33,7 +33,7 @@ mod mutex;
 mod semaphore;
 
 pub use barrier::Barrier;
-pub use farpage_sync::Kind;
+pub use farpage_rules::sync::Kind;
 pub use ground::interrupts;
 pub(crate) use ground::is_interrupted;
 pub use mutex::{Acquired, Condition, Guard, Mutex, Waited};
@@ -41,8 +41,8 @@ pub use semaphore::Semaphore;
 
 use std::time::{Duration, Instant};
 
-use farpage_abi::PAGE_BYTES;
-use farpage_sync::{KIND, Layout, Process, Steps};
+use farpage_object::PAGE_BYTES;
+use farpage_rules::sync::{KIND, Layout, Process, Steps};
 
 use crate::cluster::{Consistency, Scheduler, Wanted};
 use crate::{Error, Host, Refusal, Shared};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farpage_sync::{
+use farpage_rules::sync::{
     Await, CONDITION, Cell, Give, Ground, Held, Kind, Notify, STATE, THREAD, Take, Taken,
 };
 use farpage_sys::process;

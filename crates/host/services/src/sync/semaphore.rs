@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farpage_sync::{Give, Kind, Take, Taken};
+use farpage_rules::sync::{Give, Kind, Take, Taken};
 
 use super::{Place, SyncError, until};
 use crate::{Host, Shared, passes};
@@ -15,7 +15,7 @@ impl Semaphore {
     /// What one of so many places takes.
     #[must_use]
     pub fn bytes(places: u32) -> u64 {
-        u64::from(farpage_sync::Layout(Kind::Semaphore(places)).words()) * 8
+        u64::from(farpage_rules::sync::Layout(Kind::Semaphore(places)).words()) * 8
     }
 
     /// The semaphore at a byte of shared memory, a multiple of 64. Zeros are one of which all places are

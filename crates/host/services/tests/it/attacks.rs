@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_port::interface::{Both, Fd, Interface, InvokeError};
 use farpage_port::{CallError, Message, SendRight};
 use farpage_services::Refusal;
@@ -593,7 +593,7 @@ fn killed_in_the_middle_of_any_call_a_client_leaves_nothing() {
     for round in 0..60u64 {
         let mut attacker = Program::start("attacks::attacker", &victim.socket());
         assert_eq!(attacker.does(&format!("work-for-ever name{round}")), "done");
-        farpage_test_machine::pass(Duration::from_micros(round * 157));
+        farpage_testkit::pass(Duration::from_micros(round * 157));
         attacker.dies();
     }
     victim.ends_unharmed();

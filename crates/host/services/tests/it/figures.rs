@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_services::{Error, Host, Refusal, Shared, times};
 
 use crate::support::{PROGRAM, Program, RAM, run_host};
@@ -135,7 +135,7 @@ fn another_user_is_told_nothing_of_objects_that_are_not_its_own() {
     };
     let socket = folder.path().join("host");
     let program = folder.path().join("program");
-    farpage_test_machine::copy_program(std::env::current_exe().unwrap(), &program).unwrap();
+    farpage_testkit::copy_program(std::env::current_exe().unwrap(), &program).unwrap();
     [folder.path(), &socket, &program]
         .into_iter()
         .for_each(open);

@@ -9,7 +9,7 @@ use std::process::Command;
 use farpage_services::locks::{FramesTold, Hold, LockRefusal, SegmentLock};
 use farpage_services::{Error, Host, Refusal};
 use farpage_sys::ipc;
-use farpage_test_machine::Alone;
+use farpage_testkit::Alone;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::support::{PROGRAM, Program, run_host_with, until};
@@ -108,7 +108,7 @@ impl Up {
 
     fn start_by(command: Command, kind: &str) -> Self {
         // What io_uring pins counts for its user in all processes.
-        let alone = farpage_test_machine::alone("locked-memory");
+        let alone = farpage_testkit::alone("locked-memory");
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("host");
         let kernel = Program::start_as(command, kind, &socket);
@@ -563,7 +563,7 @@ fn a_segment_of_another_user_is_refused_unless_its_mode_allows_it() {
     open(up.folder.path(), 0o755);
     open(&up.folder.path().join("host"), 0o666);
     let copy = up.folder.path().join("program");
-    farpage_test_machine::copy_program(std::env::current_exe().unwrap(), &copy).unwrap();
+    farpage_testkit::copy_program(std::env::current_exe().unwrap(), &copy).unwrap();
     open(&copy, 0o755);
     let mut command = Command::new(&copy);
     command.uid(NOBODY).gid(NOBODY).current_dir("/");

@@ -8,9 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use farpage_abi::ObjectId;
 use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, ObjectId, PageOut, Pager, PagerError, Supplied};
 use farpage_port::{CallError, Message, ReceiveRight, Right};
 use farpage_services::net_message::{Found, Names, NetMessages, PortListed, Wire};
 use farpage_services::{Error, Host, Refusal, Service};

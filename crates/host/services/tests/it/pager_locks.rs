@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 
-use farpage_abi::{Access, PageIndex, PageRange};
+use farpage_object::{Access, PageIndex, PageRange};
 use farpage_services::Host;
 use farpage_services::pager::{About, Kernel, MemoryObject, PageRequest};
 

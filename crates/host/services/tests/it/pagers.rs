@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farpage_abi::PageRange;
+use farpage_object::PageRange;
 use farpage_services::pager::MemoryObjects;
 use farpage_services::{Error, Host, Refusal};
 

@@ -183,7 +183,7 @@ fn killed_at_any_moment_programs_leave_nothing() {
     for round in 0..60u64 {
         let mut program = program(&folder);
         writeln!(program.hears, "create big{round} 3000000\nfill 1\nclose").unwrap();
-        farpage_test_machine::pass(Duration::from_micros(round * 300));
+        farpage_testkit::pass(Duration::from_micros(round * 300));
         program.dies();
     }
     until_gone(&host);

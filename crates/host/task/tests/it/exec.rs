@@ -79,7 +79,7 @@ fn has(at: u64) {
 
 #[test]
 fn what_is_shared_is_there_at_the_same_addresses_and_what_is_not_is_not() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(8);
     own()
         .vm_write(at, &pages(&[1, 2, 3, 4, 5, 6, 7, 8]))
@@ -115,7 +115,7 @@ fn what_is_shared_is_there_at_the_same_addresses_and_what_is_not_is_not() {
 
 #[test]
 fn programs_hand_it_on_to_those_that_they_execute() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(1);
     set(at, 1);
     own().vm_inherit(at, PAGE, Inheritance::Share).unwrap();
@@ -125,7 +125,7 @@ fn programs_hand_it_on_to_those_that_they_execute() {
 
 #[test]
 fn a_child_that_executes_has_what_the_child_had() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(2);
     own().vm_inherit(at, 2 * PAGE, Inheritance::Share).unwrap();
     support::Forked::new(|| {
@@ -146,7 +146,7 @@ fn a_child_that_executes_has_what_the_child_had() {
 
 #[test]
 fn where_something_is_already_it_is_said() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(1);
     own().vm_inherit(at, PAGE, Inheritance::Share).unwrap();
     runs_well(&mut program("is taken", at));

@@ -22,7 +22,7 @@ fn is_there(at: u64) -> bool {
 
 #[test]
 fn what_is_shared_is_the_same_memory_at_the_same_address_from_then_on() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(8);
     own()
         .vm_write(at, &pages(&[1, 2, 3, 4, 5, 6, 7, 8]))
@@ -51,7 +51,7 @@ fn what_is_shared_is_the_same_memory_at_the_same_address_from_then_on() {
 
 #[test]
 fn a_copy_is_of_the_moment_of_the_fork() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (at, go) = (allocate(64), allocate(1));
     own().vm_inherit(go, PAGE, Inheritance::Share).unwrap();
     set(at, 1);
@@ -76,7 +76,7 @@ fn a_copy_is_of_the_moment_of_the_fork() {
 
 #[test]
 fn what_is_not_inherited_is_a_hole_until_it_is_again() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(3);
     own().vm_write(at, &pages(&[1, 2, 3])).unwrap();
     own()
@@ -110,7 +110,7 @@ fn what_is_not_inherited_is_a_hole_until_it_is_again() {
 
 #[test]
 fn linux_does_it_by_itself_also_where_no_handler_runs() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let [share, copy, none] = [0; 3].map(|_| allocate(1));
     for at in [share, copy, none] {
         set(at, 1);
@@ -128,7 +128,7 @@ fn linux_does_it_by_itself_also_where_no_handler_runs() {
 
 #[test]
 fn a_child_copies_what_is_shared_and_inherited_as_a_copy() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (at, go) = (allocate(4), allocate(1));
     own().vm_inherit(go, PAGE, Inheritance::Share).unwrap();
     own().vm_write(at, &pages(&[1, 2, 3, 4])).unwrap();
@@ -166,7 +166,7 @@ fn nothing_that_threads_write_is_lost_when_memory_becomes_shared() {
     if !farpage_sys::uffd::serves_system_calls() {
         return println!("skipped: this user's userfaultfd does not serve system calls");
     }
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let mut written = 0;
     for round in 0..60 {
@@ -232,7 +232,7 @@ fn nothing_that_threads_write_is_lost_when_memory_becomes_shared() {
 
 #[test]
 fn a_long_copy_is_of_one_moment() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let count = 256;
     for _ in 0..40 {
         let (at, copy) = (allocate(count), allocate(count));
@@ -269,7 +269,7 @@ fn a_long_copy_is_of_one_moment() {
 
 #[test]
 fn threads_that_allocate_do_not_disturb_a_fork() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = End(&ends);

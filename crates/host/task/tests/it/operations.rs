@@ -46,7 +46,7 @@ fn is_protected<T>(result: Result<T, VmError>) -> bool {
 
 #[test]
 fn what_is_allocated_is_whole_pages_of_zeros_with_what_is_usual() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = own().vm_allocate(12345, 3 * PAGE + 1, true).unwrap();
     assert!(at.is_multiple_of(PAGE) && BOUNDS.contains(&at));
     assert_eq!(seen(at, 4), [0, 0, 0, 0]);
@@ -64,7 +64,7 @@ fn what_is_allocated_is_whole_pages_of_zeros_with_what_is_usual() {
 
 #[test]
 fn a_place_that_is_asked_for_is_had_unless_something_is_there() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = BOUNDS.end - 64 * PAGE;
     assert_eq!(own().vm_allocate(at + 17, 2 * PAGE, false), Ok(at));
     for (start, count) in [(at, 1), (at - PAGE, 2), (at + PAGE, 4)] {
@@ -86,7 +86,7 @@ fn a_place_that_is_asked_for_is_had_unless_something_is_there() {
 
 #[test]
 fn places_and_sizes_that_cannot_be_are_refused() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let here = 0u8;
     let stack = &raw const here as u64;
     for at in [
@@ -111,7 +111,7 @@ fn places_and_sizes_that_cannot_be_are_refused() {
 
 #[test]
 fn what_is_deallocated_is_gone_and_the_rest_is_not() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(4);
     own().vm_write(at, &pages(&[1, 2, 3, 4])).unwrap();
     // The page that holds the byte.
@@ -131,7 +131,7 @@ fn what_is_deallocated_is_gone_and_the_rest_is_not() {
 
 #[test]
 fn protection_is_bounded_by_a_maximum_that_only_falls() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(3);
     own()
         .vm_protect(at + PAGE, PAGE, false, Protection::READ)
@@ -180,7 +180,7 @@ fn protection_is_bounded_by_a_maximum_that_only_falls() {
 
 #[test]
 fn what_is_read_is_a_copy_of_that_moment() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(40);
     own().vm_write(at + PAGE, &pages(&[7])).unwrap();
     let read = own().vm_read(at, 40 * PAGE).unwrap();
@@ -205,7 +205,7 @@ fn what_is_read_is_a_copy_of_that_moment() {
 
 #[test]
 fn memory_of_the_rest_of_the_process_can_be_looked_at_and_not_changed() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let words = vec![0x5a_u8; 4 * PAGE as usize];
     let at = (words.as_ptr() as u64).next_multiple_of(PAGE);
     let told = regions(at..at + PAGE);
@@ -240,7 +240,7 @@ fn memory_of_the_rest_of_the_process_can_be_looked_at_and_not_changed() {
 
 #[test]
 fn small_and_large_writes_arrive() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for count in [1, 15, 16, 300] {
         let at = allocate(count + 2);
         let data: Vec<u8> = (0..count).map(|page| (page % 250) as u8 + 1).collect();
@@ -271,7 +271,7 @@ fn small_and_large_writes_arrive() {
 
 #[test]
 fn a_copy_and_its_source_are_each_others_equals_and_no_more() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for count in [2, 64] {
         let (from, to) = (allocate(count), allocate(count));
         let data: Vec<u8> = (0..count).map(|page| (page % 250) as u8 + 1).collect();
@@ -295,7 +295,7 @@ fn a_copy_and_its_source_are_each_others_equals_and_no_more() {
 
 #[test]
 fn a_copy_over_itself_is_of_what_was_there_before() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for count in [8, 64] {
         let at = allocate(count + 3);
         let data: Vec<u8> = (0..count + 3).map(|page| (page % 250) as u8 + 1).collect();
@@ -311,7 +311,7 @@ fn a_copy_over_itself_is_of_what_was_there_before() {
 
 #[test]
 fn copies_keep_what_the_destination_is_protected_for_and_inherited_as() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (from, to) = (allocate(64), allocate(64));
     own().vm_write(from, &pages(&[5; 64])).unwrap();
     own().vm_inherit(to, 64 * PAGE, Inheritance::None).unwrap();
@@ -339,7 +339,7 @@ fn copies_keep_what_the_destination_is_protected_for_and_inherited_as() {
 
 #[test]
 fn statistics_count_what_is_there() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let before = own().vm_statistics().unwrap();
     let at = own().vm_allocate(0, 1 << 30, true).unwrap();
     own().vm_write(at, &pages(&[1, 2, 3])).unwrap();
@@ -355,7 +355,7 @@ fn statistics_count_what_is_there() {
 
 #[test]
 fn errors_have_machs_numbers_and_names() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let at = allocate(1);
     own().vm_protect(at, PAGE, true, Protection::READ).unwrap();
     for (error, code, name) in [

@@ -28,7 +28,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, TaskError>) -> VmError {
 
 #[test]
 fn all_nine_are_done_to_another_task() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let target = Target::start("serve");
     let task = &target.task;
     let at = task.vm_allocate(0, 100 * PAGE, true).unwrap();
@@ -76,7 +76,7 @@ fn all_nine_are_done_to_another_task() {
 
 #[test]
 fn what_is_refused_there_is_refused_here_and_changes_nothing() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let target = Target::start("serve");
     let task = &target.task;
     let at = task.vm_allocate(0, 4 * PAGE, true).unwrap();
@@ -117,7 +117,7 @@ fn what_is_refused_there_is_refused_here_and_changes_nothing() {
 
 #[test]
 fn memory_goes_from_task_to_task_and_nobody_has_a_copy_of_it_between() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (one, other) = (Target::start("serve"), Target::start("serve"));
     let from = one.task.vm_allocate(0, 4 << 20, true).unwrap();
     let to = other.task.vm_allocate(0, 4 << 20, true).unwrap();
@@ -142,7 +142,7 @@ fn memory_goes_from_task_to_task_and_nobody_has_a_copy_of_it_between() {
 
 #[test]
 fn a_task_works_on_itself_by_its_own_port_until_that_is_dropped() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let node = Node::new().unwrap();
     let mut port = Some(TaskPort::offer(&node).unwrap());
     let task = Task::new(port.as_ref().unwrap().right()).with_timeout(PATIENCE);
@@ -177,7 +177,7 @@ fn a_task_works_on_itself_by_its_own_port_until_that_is_dropped() {
 
 #[test]
 fn callers_of_a_task_that_is_killed_in_the_middle_are_told() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     for _ in 0..10 {
         let mut target = Target::start("serve");
         let done = AtomicU64::new(0);
@@ -191,7 +191,7 @@ fn callers_of_a_task_that_is_killed_in_the_middle_are_told() {
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            farpage_test_machine::until("three are done", || done.load(Ordering::Relaxed) >= 3);
+            farpage_testkit::until("three are done", || done.load(Ordering::Relaxed) >= 3);
             support::tasks::kill(target.child.id());
             let error = calling.join().unwrap();
             assert!(matches!(error, TaskError::Call(_)), "{error}");
@@ -208,7 +208,7 @@ fn callers_of_a_task_that_is_killed_in_the_middle_are_told() {
 
 #[test]
 fn a_caller_that_is_killed_in_the_middle_harms_neither_the_task_nor_others() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let target = Target::start("serve");
     let task = &target.task;
     let at = task.vm_allocate(0, 64 * PAGE, true).unwrap();
@@ -259,7 +259,7 @@ fn a_caller_that_is_killed_in_the_middle_harms_neither_the_task_nor_others() {
 
 #[test]
 fn who_has_the_port_cannot_take_all_mappings_and_descriptors() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let target = Target::start("serve");
     let task = &target.task;
     let at = task.vm_allocate(0, 1 << 30, true).unwrap();
@@ -314,7 +314,7 @@ fn who_has_the_port_cannot_take_all_mappings_and_descriptors() {
 
 #[test]
 fn garbage_is_answered_and_does_nothing() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let target = Target::start("serve");
     let at = target.task.vm_allocate(0, 8 * PAGE, true).unwrap();
     target.set(at, 42);

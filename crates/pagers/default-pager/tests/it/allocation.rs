@@ -4,8 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use farpage_abi::PageIndex;
-use farpage_pagers::{PageOut, Pager};
+use farpage_object::{PageIndex, PageOut, Pager};
 
 use crate::support::*;
 

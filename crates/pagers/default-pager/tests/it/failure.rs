@@ -5,9 +5,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farpage_abi::{Access, BEST_IS_NONE, PageIndex, PageRange, SpillState};
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::{Pager, PagerError};
+use farpage_object::{Access, BEST_IS_NONE, PageIndex, PageRange, Pager, PagerError, SpillState};
 use farpage_sys::buffer::Buffer;
 
 use crate::support::*;
@@ -310,7 +309,7 @@ fn a_broken_file_is_replaced_by_a_good_one() {
 fn a_read_that_fails_is_an_error() {
     let (control, _file, pager) = with_file(0, 16);
     write(&pager, OBJECT, &pages(3, 0..8), true).unwrap();
-    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL;
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_object::fds::SPILL;
     let directory = std::os::fd::IntoRawFd::into_raw_fd(File::open("/").unwrap());
     let fd = |number| farpage_sys::file::Fd(number);
     farpage_sys::file::move_to(fd(directory), fd(number as i32), true).unwrap();
@@ -324,7 +323,7 @@ fn pages_before_one_that_cannot_be_read_are_supplied() {
     write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
     let _second = add_file(control, 1, unlinked(&std::env::temp_dir()), 1);
     write(&pager, OBJECT, &pages(3, 256..512), true).unwrap();
-    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL + 1;
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_object::fds::SPILL + 1;
     let directory = std::os::fd::IntoRawFd::into_raw_fd(File::open("/").unwrap());
     let fd = |number| farpage_sys::file::Fd(number);
     farpage_sys::file::move_to(fd(directory), fd(number as i32), true).unwrap();
@@ -366,7 +365,7 @@ fn segments_that_a_full_file_does_not_take_stay_in_the_tier() {
     fill(&mut taken, 4096).unwrap();
     let before = held(control);
     assert!(before > 4, "segments leave");
-    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL;
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_object::fds::SPILL;
     let put = |file: &File| {
         let from = std::os::fd::IntoRawFd::into_raw_fd(file.try_clone().unwrap());
         let fd = |number| farpage_sys::file::Fd(number);
@@ -386,7 +385,7 @@ fn a_file_added_while_running_is_opened() {
     let (control, _first, pager) = with_file(0, 1);
     write(&pager, OBJECT, &pages(3, 0..256), true).unwrap();
     let kept = add_file(control, 1, unlinked(&std::env::temp_dir()), 4);
-    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL + 1;
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_object::fds::SPILL + 1;
     farpage_sys::file::close(farpage_sys::file::Fd(number as i32));
     write(&pager, OBJECT, &pages(3, 256..512), true).unwrap();
     assert!(kept.metadata().unwrap().len() >= MIB);
@@ -456,7 +455,7 @@ fn a_full_disk_is_out_of_space_and_loses_nothing() {
     pager.terminate(OBJECT);
     check_empty(control, 1);
     drop((pager, kept));
-    let number = control.fd_base.load(Ordering::Relaxed) + farpage_abi::fds::SPILL;
+    let number = control.fd_base.load(Ordering::Relaxed) + farpage_object::fds::SPILL;
     farpage_sys::file::close(farpage_sys::file::Fd(number as i32));
     // SAFETY: the string is alive.
     unsafe { umount2(path.as_ptr(), 2) };

@@ -2,6 +2,8 @@
 
 mod allocation;
 mod failure;
+#[cfg(feature = "manager")]
+mod manager;
 mod model;
 mod rings;
 mod support;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use farpage_abi::{Control, ObjectId, PageIndex, PageRange, SpillState};
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::{Pager, PagerError, Supplied};
+use farpage_object::{
+    Control, ObjectId, PageIndex, PageRange, Pager, PagerError, SpillState, Supplied,
+};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 

@@ -3,9 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use farpage_abi::{Control, RINGS, fds};
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::Pager;
+use farpage_object::{Control, Pager, RINGS, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, probe, syscall};

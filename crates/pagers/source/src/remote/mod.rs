@@ -78,8 +78,8 @@ fn is_store(scheme: &str) -> bool {
 /// use farpage_source::remote::{Options, open};
 /// # let folder = tempfile::tempdir()?;
 /// # std::fs::write(folder.path().join("rows.npy"), [7; 4096])?;
-/// # let speed = farpage_test_server::Speed::default();
-/// # let server = farpage_test_server::Server::start(folder.path(), speed)?;
+/// # let speed = farpage_testkit::server::Speed::default();
+/// # let server = farpage_testkit::server::Server::start(folder.path(), speed)?;
 /// # let url = server.url("/rows.npy");
 /// let rows = open(&url, &Options::default())?;
 /// let mut row = [0; 64];

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime};
 
 use farpage_source::{Cache, Reach, Source, SourceError};
-use farpage_test_machine::Thread;
+use farpage_testkit::Thread;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

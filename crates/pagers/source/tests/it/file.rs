@@ -6,8 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use farpage_abi::{ObjectId, PageIndex};
-use farpage_pagers::Pager;
+use farpage_object::{ObjectId, PageIndex, Pager};
 use farpage_source::{Concat, FileSource, OpenMode, Options, Source, SourceError, SourcePager};
 use farpage_sys::file::{Fd, cached_pages};
 use tempfile::TempDir;

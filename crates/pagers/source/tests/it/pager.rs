@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Access, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::embed::{Embedded, Mapping, Object};
-use farpage_pagers::{DataRequest, Pager};
+use farpage_object::{Access, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageRange, Pager};
 use farpage_source::{
     FileSource, OnFailure, OpenMode, Options, Reach, Source, SourceError, SourcePager,
 };
-use farpage_test_machine::HANGS;
+use farpage_testkit::HANGS;
 
 const MIB: u64 = 1 << 20;
 
@@ -68,9 +67,9 @@ impl Source for Remote {
         self.most.fetch_max(now, Ordering::Relaxed);
         self.order.lock().unwrap().push(offset);
         // How far away it is.
-        farpage_test_machine::pass(Duration::from_millis(2));
+        farpage_testkit::pass(Duration::from_millis(2));
         let together = self.together.load(Ordering::Relaxed);
-        farpage_test_machine::until("as many are under way as there should be", || {
+        farpage_testkit::until("as many are under way as there should be", || {
             self.most.load(Ordering::Relaxed) >= together
         });
         self.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -247,7 +246,7 @@ fn an_extent_comes_whole_when_it_is_touched() {
     let memory = object.map().unwrap();
     check(&memory, 3 * MIB, 10);
     check(&memory, 7 * MIB, 10);
-    farpage_test_machine::until("the rest of it has come", || {
+    farpage_testkit::until("the rest of it has come", || {
         remote.read_bytes.load(Ordering::Relaxed) >= 5 * MIB
     });
     let read = remote.read_bytes.load(Ordering::Relaxed);
@@ -297,7 +296,7 @@ fn who_waits_gets_it_when_the_server_is_back() {
     let memory = object.map().unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| check(&memory, 0, 1000));
-        farpage_test_machine::until("four requests are made", || {
+        farpage_testkit::until("four requests are made", || {
             remote.order.lock().unwrap().len() >= 4
         });
         assert!(!reader.is_finished(), "beyond the deadline");

@@ -120,7 +120,7 @@ fn server() -> (Node, ReceiveRight, impl Fn(&ReceiveRight)) {
 
 #[test]
 fn who_takes_no_answers_is_owed_64_mib_and_then_ended() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (node, port, is_served) = server();
     let answer = || Message {
         bytes: vec![7; 64 << 10],
@@ -135,7 +135,7 @@ fn who_takes_no_answers_is_owed_64_mib_and_then_ended() {
 
 #[test]
 fn who_takes_no_descriptors_is_ended_and_they_are_closed() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (node, port, is_served) = server();
     is_served(&port);
     let before = descriptors();
@@ -162,7 +162,7 @@ fn who_takes_no_descriptors_is_ended_and_they_are_closed() {
 
 #[test]
 fn who_takes_answers_late_gets_them_all() {
-    farpage_test_machine::in_own_process!();
+    farpage_testkit::in_own_process!();
     let (node, port, _) = server();
     let mut client = Deaf::new(&node, &port);
     // Again and again: the answers go on when the ring has room, or the socket, whichever is last.

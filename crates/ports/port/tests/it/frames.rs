@@ -8,7 +8,7 @@ use farpage_port::link::{
     Attached, Body, Draft, Ended, FDS_MAX, IN_LONG_RING_MAX, IN_RING_MAX, LinkSet, ReceiveError,
     Region, Sealed, SendError,
 };
-use farpage_test_machine::Thread;
+use farpage_testkit::Thread;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::support::{descriptors, file_of, frame, header, now, number, pair, soon, text_of};

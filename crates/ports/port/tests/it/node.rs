@@ -13,7 +13,7 @@ use farpage_port::{
     CallError, Lent, Memory, Message, Node, Notice, ReceiveError, ReceiveRight, Right, SendError,
     SendRight, Sender,
 };
-use farpage_test_machine::{until, until_or};
+use farpage_testkit::{until, until_or};
 
 use crate::support::{descriptors, file_of, sockets, text_of};
 

@@ -10,7 +10,7 @@ use farpage_port::{
     CallError, ConnectError, Lent, Memory, Message, Node, Notice, ReceiveRight, Right, SendError,
     SendRight, Sender,
 };
-use farpage_test_machine::{Thread, pass, sleeps, until};
+use farpage_testkit::{Thread, pass, sleeps, until};
 
 use crate::support::{descriptors, file_of, sockets, soon};
 

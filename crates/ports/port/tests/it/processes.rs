@@ -11,7 +11,7 @@ use farpage_port::link::{
     Attached, Draft, Ended, IN_RING_MAX, Link, LinkSet, Listener, ReceiveError, Region, Sealed,
     introduce,
 };
-use farpage_test_machine::Thread;
+use farpage_testkit::Thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -341,7 +341,7 @@ fn kills() {
         }
         if kill % 3 == 0 {
             // In the middle of whatever it does, with the reader ahead or behind.
-            farpage_test_machine::pass(std::time::Duration::from_micros(kill * 7 % 1000));
+            farpage_testkit::pass(std::time::Duration::from_micros(kill * 7 % 1000));
         }
         task.0.kill().unwrap();
         let end = drain(&link, frames);

@@ -7,7 +7,7 @@ mod texts;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use farpage_abi::{Control, PAGE_BYTES, TaskSlot};
+use farpage_object::{Control, PAGE_BYTES, TaskSlot};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, limits, syscall};

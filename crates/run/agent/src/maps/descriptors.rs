@@ -1,6 +1,6 @@
 //! Calls on descriptors of mapped files, but for `mmap`.
 
-use farpage_abi::maps::Maps;
+use farpage_object::maps::Maps;
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::later::{self, Unseen};

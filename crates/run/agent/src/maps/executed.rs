@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::PAGE_BYTES;
-use farpage_abi::maps::{Maps, PATH_MAX, PieceOf};
+use farpage_object::PAGE_BYTES;
+use farpage_object::maps::{Maps, PATH_MAX, PieceOf};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};

@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::maps::{Maps, PieceOf, Word};
-use farpage_abi::{PAGE_BYTES, fds};
+use farpage_object::maps::{Maps, PieceOf, Word};
+use farpage_object::{PAGE_BYTES, fds};
 use farpage_sys::file::Fd;
 use farpage_sys::futex::{self, Guard, Mutex};
 use farpage_sys::linux::general as g;

@@ -14,8 +14,8 @@ mod read;
 use alloc::string::String;
 use core::ops::Range;
 
-use farpage_abi::fds;
-use farpage_abi::maps::{Maps, PATH_MAX};
+use farpage_object::fds;
+use farpage_object::maps::{Maps, PATH_MAX};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, file};
 
@@ -115,7 +115,7 @@ fn file_of(maps: &Maps, fd: usize) -> Option<usize> {
 
 fn by_identity(maps: &Maps, (device, inode): (u64, u64)) -> Option<usize> {
     use core::sync::atomic::Ordering::Relaxed;
-    let is_it = |file: &farpage_abi::maps::MappedFile| {
+    let is_it = |file: &farpage_object::maps::MappedFile| {
         file.inode.load(Relaxed) == inode && file.device.load(Relaxed) == device
     };
     maps.files().iter().position(is_it)

@@ -4,8 +4,8 @@
 //! folder followed, after `.`, `..` and doubled slashes are taken out of it by their names. Links
 //! elsewhere in it are not followed: what they lead to is not asked for.
 
-use farpage_abi::fds;
-use farpage_abi::maps::{Maps, PATH_MAX};
+use farpage_object::fds;
+use farpage_object::maps::{Maps, PATH_MAX};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, file, syscall};
 
@@ -121,12 +121,12 @@ fn access(mode: usize, is_executable: bool) -> Result<usize> {
 fn named(maps: &Maps, dir: usize, path: usize) -> Option<usize> {
     let path = Reader::new().string(path).ok()?;
     let name = path.rsplit(|byte| *byte == b'/').next()?;
-    let has_name = |path: &farpage_abi::maps::Path| !name.is_empty() && path.ends_with(name);
+    let has_name = |path: &farpage_object::maps::Path| !name.is_empty() && path.ends_with(name);
     let mut files = maps.files().iter();
     if files.any(|file| file.paths.iter().any(has_name)) {
         let mut absolute = [0; 2 * PATH_MAX];
         let length = absolute_path(dir as i32, path, &mut absolute)?;
-        let is_it = |file: &farpage_abi::maps::MappedFile| {
+        let is_it = |file: &farpage_object::maps::MappedFile| {
             file.paths.iter().any(|path| path.is(&absolute[..length]))
         };
         return maps.files().iter().position(is_it);

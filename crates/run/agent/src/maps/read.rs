@@ -4,8 +4,8 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use farpage_abi::PAGE_BYTES;
-use farpage_abi::maps::{MAPPED_MAX, Maps};
+use farpage_object::PAGE_BYTES;
+use farpage_object::maps::{MAPPED_MAX, Maps};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, mem, process, syscall};
 

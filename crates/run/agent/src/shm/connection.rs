@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::fds;
-use farpage_abi::shm::{Answer, Ask, Kind};
+use farpage_object::fds;
+use farpage_object::shm::{Answer, Ask, Kind};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::{Guard, Mutex};
 use farpage_sys::linux::general as g;

@@ -1,6 +1,6 @@
 //! Calls on descriptors of files of shared memory, but for `mmap`.
 
-use farpage_abi::shm::{Ask, Kind, Mark, Shm};
+use farpage_object::shm::{Ask, Kind, Mark, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::later::{self, Unseen};
@@ -272,7 +272,7 @@ pub(super) fn resize(
     }
     if let Some(object) = object.filter(|_| bytes < before) {
         ask_of(Ask::new(Kind::Size), fd)?;
-        let rest = bytes.next_multiple_of(farpage_abi::PAGE_BYTES) - bytes;
+        let rest = bytes.next_multiple_of(farpage_object::PAGE_BYTES) - bytes;
         if rest > 0 {
             transfer::zero(object, bytes, rest)?;
         }
@@ -363,7 +363,7 @@ fn allocate(shm: &Shm, fd: Fd, args: [usize; 6], mask: u64) -> Option<Result<usi
             if memory_files::is_sealed(fd) {
                 return Err(Errno::EPERM);
             }
-            let end = end.min(before.next_multiple_of(farpage_abi::PAGE_BYTES));
+            let end = end.min(before.next_multiple_of(farpage_object::PAGE_BYTES));
             transfer::zero(&object, offset, end.saturating_sub(offset))?;
             was_written(fd);
             return Ok(0);

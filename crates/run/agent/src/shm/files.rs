@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_object::shm::{Ask, Kind, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result};

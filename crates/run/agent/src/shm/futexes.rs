@@ -5,7 +5,7 @@
 //! When the page goes to another host just as Linux looks for it, Linux says `EFAULT`, as it does of any
 //! shared file that loses a page then. Such a call is made again.
 
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_object::shm::{Ask, Kind, Shm};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, process};
 
@@ -29,7 +29,7 @@ impl Place {
         let piece = pieces.find(|piece| (piece.start..piece.end).contains(&at))?;
         Some(Self {
             object: piece.object,
-            offset: piece.first * farpage_abi::PAGE_BYTES as u64 + (at - piece.start) as u64,
+            offset: piece.first * farpage_object::PAGE_BYTES as u64 + (at - piece.start) as u64,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Locks that programs put on parts of files. Bytes that no file has are locked by Farpage, so locks of
 //! whole files end before those.
 
-use farpage_abi::shm::{LOCKED_FROM, Shm};
+use farpage_object::shm::{LOCKED_FROM, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, syscall};

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use farpage_abi::shm::{Ask, Kind, Shm};
-use farpage_abi::{PAGE_BYTES, fds};
+use farpage_object::shm::{Ask, Kind, Shm};
+use farpage_object::{PAGE_BYTES, fds};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::futex::Guard;
 use farpage_sys::linux::general as g;

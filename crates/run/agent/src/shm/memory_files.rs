@@ -4,7 +4,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::shm::{Ask, Kind, Mark, Shm};
+use farpage_object::shm::{Ask, Kind, Mark, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, marks};

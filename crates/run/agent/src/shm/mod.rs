@@ -30,7 +30,7 @@ mod sysv;
 mod transfer;
 mod turns;
 
-use farpage_abi::shm::Shm;
+use farpage_object::shm::Shm;
 use farpage_sys::Result;
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;

@@ -1,6 +1,6 @@
 //! Names of a cluster's memory: what is done to one is done at all hosts.
 
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_object::shm::{Ask, Kind, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result};

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_object::shm::{Ask, Kind, Shm};
 use farpage_sys::Result;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;

@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use farpage_abi::PAGE_BYTES;
-use farpage_abi::shm::{Ask, Ipc, Kind, Shm};
+use farpage_object::PAGE_BYTES;
+use farpage_object::shm::{Ask, Ipc, Kind, Shm};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, ipc, mem, process, syscall};

@@ -3,8 +3,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use farpage_abi::TaskSlot;
-use farpage_abi::shm::Shm;
+use farpage_object::TaskSlot;
+use farpage_object::shm::Shm;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, process, syscall};

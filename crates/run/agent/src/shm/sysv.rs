@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use farpage_abi::shm::{Answer, Ask, Kind, Sysv};
+use farpage_object::shm::{Answer, Ask, Kind, Sysv};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall, time};
 

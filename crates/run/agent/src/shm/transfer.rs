@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use farpage_abi::PAGE_BYTES;
-use farpage_abi::shm::{Ask, Kind, Shm};
+use farpage_object::PAGE_BYTES;
+use farpage_object::shm::{Ask, Kind, Shm};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use farpage_abi::{PAGE_BYTES, PageIndex, PageRange};
+use farpage_object::{PAGE_BYTES, PageIndex, PageRange};
 use farpage_plan::{LoadError, Plan, PlanError, plan};
 use farpage_source::SourceError;
 use farpage_source::open::OpenSourceError;

@@ -17,7 +17,7 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 /// `libfarpage-stdio.so`.
 static STDIO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stdio.so"));
 
-const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+const PAGE: u64 = farpage_object::PAGE_BYTES as u64;
 
 /// The library's bytes for a run whose descriptors start at `fd_base`.
 pub fn library(fd_base: u32) -> Result<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use farpage_abi::{Control, TaskSlot};
+use farpage_object::{Control, TaskSlot};
 use farpage_sys::file::Fd;
 use farpage_sys::process;
 

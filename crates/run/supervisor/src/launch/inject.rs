@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{Control, Inject, PAGE_BYTES, TaskSlot, fds};
+use farpage_object::{Control, Inject, PAGE_BYTES, TaskSlot, fds};
 use farpage_sys::linux::general as g;
 use farpage_sys::ptrace::{Registers, Stop, Tracee};
 use farpage_sys::seccomp::later::BY_SUPERVISOR;

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farpage_abi::{SpillState, Tier, fds};
+use farpage_object::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
 use farpage_sys::spawn::{Program, Step, spawn};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farpage_abi::{Control, Death, Inject, TASKS_MAX};
+use farpage_object::{Control, Death, Inject, TASKS_MAX};
 use farpage_sys::futex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farpage_abi::Control;
+use farpage_object::Control;
 use farpage_sys::limits::{self, Resource};
-use farpage_test_machine::until;
+use farpage_testkit::until;
 
 use super::{Running, start};
 use crate::config::{Prepared, RunOptions, THRESHOLD_BYTES};
-use farpage_manager::paging::{PagingConfig, WhenFull};
+use farpage_default_pager::manager::paging::{PagingConfig, WhenFull};
 use farpage_sys::userfaultfd;
 
 fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {

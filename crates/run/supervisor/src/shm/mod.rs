@@ -19,16 +19,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farpage_abi::{Control, Tier};
 use farpage_default_pager::DefaultPager;
 use farpage_host::Objects;
-use farpage_member::join::JoinConfig;
+use farpage_object::{Control, Tier};
+use farpage_server::joined::join::JoinConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::signals;
 pub use cost::Cost;
-use farpage_manager::paging::SpillSet;
-use farpage_manager::paging::WhenFull;
+use farpage_default_pager::manager::paging::SpillSet;
+use farpage_default_pager::manager::paging::WhenFull;
 use farpage_text::size::{counted, human};
 use objects::KeptObjects;
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use farpage_abi::shm::Ipc;
+use farpage_object::shm::Ipc;
 use farpage_sys::ipc;
 
 use super::FOLDER;

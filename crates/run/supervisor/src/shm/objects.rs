@@ -6,11 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use farpage_abi::shm::{Ipc, Mark, Shm};
-use farpage_abi::{PAGE_BYTES, PageRange};
 use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects, SpaceId};
-use farpage_pagers::Pager;
+use farpage_object::shm::{Ipc, Mark, Shm};
+use farpage_object::{PAGE_BYTES, PageRange, Pager};
 use farpage_sys::file::{self, Fd, Status};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, ipc, marks};

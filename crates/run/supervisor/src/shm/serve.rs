@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_abi::PageRange;
-use farpage_abi::shm::{Answer, Ask, Ipc, Kind};
 use farpage_host::{Object, SpaceId};
+use farpage_object::PageRange;
+use farpage_object::shm::{Answer, Ask, Ipc, Kind};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, message};
@@ -23,7 +23,7 @@ use super::cluster::{Acted, ClusterNames};
 use super::names::Making;
 use super::objects::{self, KeptObjects, lock};
 use super::sysv::SysvCall;
-use farpage_manager::paging::SpillSet;
+use farpage_default_pager::manager::paging::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
 const LOOK: Duration = Duration::from_millis(100);
@@ -424,7 +424,7 @@ fn act(
             kept.objects().unmap_part(space?, at, bytes);
         }
         Kind::Zero => {
-            let page = farpage_abi::PAGE_BYTES as u64;
+            let page = farpage_object::PAGE_BYTES as u64;
             let pages = PageRange::new(ask.b / page, (ask.b + ask.d) / page);
             kept.object(ask.a)?.zero(pages);
         }

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use farpage_abi::shm::{Answer, Ask, Ipc, Sysv};
+use farpage_object::shm::{Answer, Ask, Ipc, Sysv};
+use farpage_rules::sysv::{Call, Command, Operation, Process, Reply, Thread, What};
 use farpage_server::{Cluster, Woken};
 use farpage_sys::{Errno, ipc, message, time};
-use farpage_sysv::{Call, Command, Operation, Process, Reply, Thread, What};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

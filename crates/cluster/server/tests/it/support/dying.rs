@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use farpage_abi::PAGE_BYTES;
+use farpage_object::PAGE_BYTES;
 use farpage_server::About;
 use farpage_sys::view::View;
-use farpage_test_machine::{HANGS, until};
+use farpage_testkit::{HANGS, until};
 
 use super::{One, Order, dies, hosts, read, write};
 

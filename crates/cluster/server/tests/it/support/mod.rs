@@ -12,15 +12,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
-use farpage_coherence::Host;
 use farpage_host::{Object, Objects, SpaceId};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied,
+};
+use farpage_rules::coherence::Host;
 use farpage_server::{About, Consistency, Hosts, Scheduler, Server, Wire};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{copy, message, socket};
-use farpage_test_machine::until;
+use farpage_testkit::until;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Keeps what it is given. As real paging space does, it gives some of it away when it is asked.
@@ -38,7 +39,7 @@ pub static UNREADABLE: AtomicBool = AtomicBool::new(false);
 impl Pager for Store {
     fn data_request(&self, mut request: DataRequest<'_>) -> Result<Supplied, PagerError> {
         if UNREADABLE.load(Ordering::SeqCst) {
-            return Err(PagerError::Read(farpage_pagers::errno::EIO));
+            return Err(PagerError::Read(farpage_object::errno::EIO));
         }
         let (object, pages, mut all) = (
             request.object(),

@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{ObjectId, PAGE_BYTES, PageRange};
 use farpage_host::{Object, Objects};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    DataRequest, ObjectId, PAGE_BYTES, PageOut, PageRange, Pager, PagerError, Supplied,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::view::View;
 use farpage_sys::{message, socket};

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use farpage_abi::{Access, CONTROL_MAGIC, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_kernel::{Buffer, Config, Kernel, OnLoss};
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    Access, CONTROL_MAGIC, Control, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut,
+    PageRange, Pager, PagerError, Supplied,
+};
 use farpage_sys::file::Fd;
 use farpage_sys::mem;
 

@@ -11,7 +11,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use farpage_test_machine::pass;
+use farpage_testkit::pass;
 
 use faults::Faults;
 use world::World;

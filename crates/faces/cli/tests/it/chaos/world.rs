@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farpage_test_machine::{HANGS, pass};
+use farpage_testkit::{HANGS, pass};
 
 use super::dice::Dice;
 use super::laws::{self, About, Act};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_test_machine::pass;
+use farpage_testkit::pass;
 
 use super::support::{Kernel, Net};
 

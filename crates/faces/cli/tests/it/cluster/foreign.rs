@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use farpage_test_machine::Started;
+use farpage_testkit::Started;
 
 use super::support::Net;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farpage_test_machine::pass;
+use farpage_testkit::pass;
 
 use super::support::{Client, Kernel, Net};
 

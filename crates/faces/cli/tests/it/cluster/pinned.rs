@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 
-use farpage_test_machine::{Started, until};
+use farpage_testkit::{Started, until};
 
 use super::foreign::{compile, said};
 use super::support::{Kernel, Net};

@@ -18,7 +18,7 @@ use crate::support::up::until;
 
 /// What a program is told where its host kernel listens.
 const PROGRAM: &str = "FARPAGE_TEST_PORTS";
-const LONG: Duration = farpage_test_machine::HANGS;
+const LONG: Duration = farpage_testkit::HANGS;
 /// More messages than wait for anybody.
 const FLOOD: u32 = 10_000;
 /// Who has no room for so long has none.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use farpage_test_machine::Started;
+use farpage_testkit::Started;
 
 use super::foreign::{compile, said};
 use super::locks::sent;

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use farpage_test_machine::{Started, pass};
+use farpage_testkit::{Started, pass};
 
 use crate::support;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_test_machine::Guard;
+use farpage_testkit::Guard;
 
 /// Compiles a C program, of `tests/programs` unless `source` is an absolute path.
 pub fn compile(source: &str, to: &Path, flags: &[&str]) {
@@ -33,7 +33,7 @@ pub fn compile_by(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
         fs::rename(new, &kept).unwrap();
     }
     let _ = fs::remove_file(to);
-    farpage_test_machine::name_program(&kept, to).unwrap();
+    farpage_testkit::name_program(&kept, to).unwrap();
 }
 
 fn compile_anew(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
@@ -94,8 +94,7 @@ no_keys() { ! ipcs | grep -q '^0x'; }
 pub fn folder_of_this_process() -> PathBuf {
     let folder = tempfile::tempdir().unwrap().keep();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    farpage_test_machine::name_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage"))
-        .unwrap();
+    farpage_testkit::name_program(env!("CARGO_BIN_EXE_farpage"), folder.join("farpage")).unwrap();
     // Its input ends with this process.
     let guard = Guard::new("rm -rf \"$1\"", &[&folder.display().to_string()]);
     std::mem::forget(guard.unwrap());

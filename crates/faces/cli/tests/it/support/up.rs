@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
 
 use farpage_services::Host;
-use farpage_test_machine::Started;
-pub use farpage_test_machine::{HANGS, until};
+use farpage_testkit::Started;
+pub use farpage_testkit::{HANGS, until};
 
 /// A host kernel in a folder of its own.
 pub struct Up {

@@ -10,14 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farpage_abi::{ObjectId, PAGE_BYTES};
 use farpage_host::Objects;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{DataRequest, ObjectId, PAGE_BYTES, PageOut, Pager, PagerError, Supplied};
 use farpage_port::interface::{Both, Fd, Garbled, Incoming, Outgoing, Wire};
 use farpage_port::{Node, SendRight, interface};
 use farpage_services::{Host, Listed, Refusal, Service, Status};
-pub use farpage_test_machine::until;
-use farpage_test_machine::until_or;
+pub use farpage_testkit::until;
+use farpage_testkit::until_or;
 
 pub const PROGRAM: &str = "FARPAGE_TEST_PROGRAM";
 pub const RAM: u64 = 4 << 20;

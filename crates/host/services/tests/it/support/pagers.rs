@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use farpage_abi::{PageIndex, PageRange};
+use farpage_object::{PageIndex, PageRange};
 use farpage_services::pager::{About, Kernel, MemoryObject, PageRequest};
 use farpage_services::{Host, Shared};
 

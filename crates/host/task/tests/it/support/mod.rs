@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farpage_task::{AddressSpace, PAGE_BYTES as PAGE};
-use farpage_test_machine::until_or;
+use farpage_testkit::until_or;
 
 /// So long that only a fault is longer.
 pub const PATIENCE: Duration = Duration::from_secs(120);

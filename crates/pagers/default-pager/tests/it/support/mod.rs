@@ -7,9 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farpage_abi::{Access, Control, ObjectId, PAGE_BYTES, PageIndex, PageRange, SpillState, fds};
 use farpage_default_pager::DefaultPager;
-use farpage_pagers::{DataRequest, PageOut, Pager, PagerError, Supplied};
+use farpage_object::{
+    Access, Control, DataRequest, ObjectId, PAGE_BYTES, PageIndex, PageOut, PageRange, Pager,
+    PagerError, SpillState, Supplied, fds,
+};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::{file, mem};
 
@@ -232,7 +234,7 @@ pub fn held(control: &Control) -> u32 {
         .map(|(file, lines)| {
             let allocated = file.allocated_segments.load(Ordering::Relaxed) as usize;
             let held =
-                |line: &&farpage_abi::SegmentLine| line.claim.load(Ordering::Relaxed) % 2 == 1;
+                |line: &&farpage_object::SegmentLine| line.claim.load(Ordering::Relaxed) % 2 == 1;
             lines[..allocated].iter().filter(held).count() as u32
         })
         .sum()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farpage_source::remote::{HttpSource, Options, open};
 use farpage_source::{Reach, Retry, Source, SourceError};
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 const SIZE: usize = 300_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farpage_source::remote::{ObjectSource, ObjectWriter, Options, open};
 use farpage_source::{Reach, Source, SourceError};
-use farpage_test_server::{Answer, Server, Speed};
+use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;
 
 use crate::remote::support::gateway::{KEY, SECRET, gateway, settings};

@@ -19,9 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteG
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use farpage_abi::shm::{Ask, Ipc, Kind};
 use farpage_host::{Object, Objects};
-use farpage_pagers::Pager;
+use farpage_object::Pager;
+use farpage_object::shm::{Ask, Ipc, Kind};
 use farpage_server::{Cluster, Left, Observer, Why};
 use farpage_sys::Errno;
 
@@ -34,7 +34,7 @@ use name::Name;
 use shown::{Shown, hide, path_of};
 use waiting::Waiting;
 
-const PAGE: u64 = farpage_abi::PAGE_BYTES as u64;
+const PAGE: u64 = farpage_object::PAGE_BYTES as u64;
 /// What an object may grow to: the cluster's objects have one size for ever, and names theirs.
 const BYTES_MAX: u64 = 64 << 30;
 /// Names at a time: each object takes up addresses for all that it may grow to, twice.
@@ -106,7 +106,7 @@ pub fn start(
     paging_space: Arc<dyn Pager>,
 ) -> Result<Option<Arc<ClusterNames>>> {
     let join = &shared.join;
-    let Some(config) = farpage_member::join::config(join, 0)? else {
+    let Some(config) = farpage_server::joined::join::config(join, 0)? else {
         return Ok(None);
     };
     let folder = File::open(FOLDER).with_context(|| format!("cannot open {FOLDER}"))?;
@@ -169,8 +169,9 @@ impl ClusterNames {
             // It goes with its last user.
             let is_news = |left: &Left| left.why != Why::Alone;
             let within = self.hand_over;
-            let leaving =
-                std::thread::spawn(move || farpage_member::join::leave(&cluster, within, is_news));
+            let leaving = std::thread::spawn(move || {
+                farpage_server::joined::join::leave(&cluster, within, is_news)
+            });
             while !leaving.is_finished() && !signals::end_is_wanted() {
                 std::thread::sleep(LOOK);
             }

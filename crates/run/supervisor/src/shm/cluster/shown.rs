@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use farpage_abi::shm::Ipc;
 use farpage_host::Object;
 use farpage_membership::Description;
+use farpage_object::shm::Ipc;
 use farpage_server::{Observer, Woken};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::ipc;

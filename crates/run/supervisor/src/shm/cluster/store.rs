@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use farpage_abi::shm::Ipc;
 use farpage_host::Object;
 use farpage_membership::{Consistency, ControlError, Description, Scheduler};
+use farpage_object::shm::Ipc;
 use farpage_server::{Figures, HaveError, Observer, Wish};
 use farpage_sys::{Errno, ipc};
 

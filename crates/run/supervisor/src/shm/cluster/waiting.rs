@@ -7,9 +7,9 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
 use anyhow::Result;
-use farpage_abi::PageRange;
-use farpage_abi::shm::Ask;
 use farpage_host::{Object, Objects, SpaceId};
+use farpage_object::PageRange;
+use farpage_object::shm::Ask;
 use farpage_server::Observer;
 use farpage_sys::file::Fd;
 use farpage_sys::futex;

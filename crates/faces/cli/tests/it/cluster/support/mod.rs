@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use farpage_services::Host;
 use farpage_services::cluster::{Consistency, Scheduler, Wanted};
 use farpage_sys::copy;
-use farpage_test_machine::Started;
+use farpage_testkit::Started;
 
 use crate::support::up::{farpage, until};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use farpage_source::remote::{ObjectWriter, Options};
 use farpage_source::{Retry, Source, SourceError};
-use farpage_test_machine::until;
+use farpage_testkit::until;
 
 /// What `cargo xtask setup` installed.
 pub fn tool(path: &str) -> PathBuf {

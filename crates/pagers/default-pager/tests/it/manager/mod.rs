@@ -1,0 +1,3 @@
+//! The manager of pagers in other processes.
+
+mod outside;
