@@ -1,4 +1,6 @@
-//! The memory-object automaton of the kernel side.
+//! Memory objects, as values: pages and their names, what a pager must answer ([`Pager`]), the
+//! automata of the kernel side, and what the processes of one `farpage run` have in common
+//! ([`Control`]).
 //!
 //! [`Pages`] knows the state of every page of an address space and decides what a fault needs,
 //! which pages leave, and what a completed or failed transfer means. It is pure: it does no I/O,
@@ -8,8 +10,8 @@
 //! Pages are named by their virtual page number; which memory object and which pager stand behind
 //! one is the shell's business.
 //!
-//! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory file.
-//! [`outside`] is what its kernel and a pager in another process have under way.
+//! [`Shared`] is the same for an object that several tasks map, whose one copy lies in a memory
+//! file. [`outside`] is what its kernel and a pager in another process have under way.
 #![no_std]
 #![cfg_attr(not(test), forbid(unsafe_code))]
 

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use farpage_object::{SEGMENT_BYTES, SEGMENTS_MAX};
-
-use crate::memory::absolute;
 use farpage_default_pager::manager::paging::PagingFileListed;
+use farpage_object::{SEGMENT_BYTES, SEGMENTS_MAX};
 use farpage_supervisor::control_socket::{self, SpillReply, SpillRequest};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
+
+use crate::memory::absolute;
 
 /// Add, remove or list the paging files of a run
 #[derive(Args, Debug)]

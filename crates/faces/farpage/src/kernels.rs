@@ -4,9 +4,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_kernel::embed::Embedded;
+use farpage_sys::memory_limit::MemoryLimit;
 
 use crate::Error;
-use farpage_sys::memory_limit::MemoryLimit;
 
 /// The budget of what gives none: this part of the memory that is free or can be freed.
 const PART: u64 = 2;

@@ -1,11 +1,12 @@
 //! Two looks at the host kernel made into figures a second: what `stats`, `top`, the page and the
 //! metrics show.
 
-use crate::hosts::ClusterReading;
 use farpage_default_pager::manager::paging::PagingSpace;
 use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
 use farpage_text::size::{human, human_count};
 use serde::Serialize;
+
+use crate::hosts::ClusterReading;
 
 /// How the host kernel and what it shares do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

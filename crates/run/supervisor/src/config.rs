@@ -76,25 +76,12 @@ pub struct Prepared {
     pub maps: Option<MappedFiles>,
     /// Shared memory, if it is kept.
     pub shm: Option<KeptMemory>,
+    /// The program's end of the connection to what keeps either, until it has been started: it
+    /// notices by that alone when this process ends.
+    pub socket: Option<OwnedFd>,
 }
 
 impl Prepared {
-    /// The program has its end of the connection: by that alone it notices when this process ends.
-    pub fn close_sockets(&mut self) {
-        if let Some(maps) = &mut self.maps {
-            maps.socket = None;
-        }
-        if let Some(shm) = &mut self.shm {
-            shm.socket = None;
-        }
-    }
-
-    /// What the program is to have to talk to this process.
-    pub fn socket(&self) -> Option<&OwnedFd> {
-        let maps = self.maps.as_ref().and_then(|maps| maps.socket.as_ref());
-        maps.or_else(|| self.shm.as_ref()?.socket.as_ref())
-    }
-
     /// True when descriptors of files are looked at: programs have some for that.
     pub fn looks_at_files(&self) -> bool {
         self.maps.is_some() || self.shm.is_some()

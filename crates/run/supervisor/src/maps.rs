@@ -216,8 +216,6 @@ pub struct MapJson {
 /// The mapped files of a run.
 pub struct MappedFiles {
     mapped: &'static Files,
-    /// What the program is to have to talk to this process; given away when it has started.
-    pub socket: Option<OwnedFd>,
     /// The memory files.
     pub files: Vec<Fd>,
     pagers: Vec<Arc<SourcePager>>,
@@ -226,11 +224,15 @@ pub struct MappedFiles {
     recorder: Option<Arc<Recorder>>,
 }
 
-/// Opens what `--map` names and starts to answer for it. `None` without any.
+/// Opens what `--map` names and starts to answer for it. `None` without any. Also returns what the
+/// program is to have to talk to this process.
 ///
 /// # Errors
 /// What cannot be opened, and why; what is wrong with the trace of `--replay`.
-pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<MappedFiles>> {
+pub fn start(
+    control: &'static Control,
+    options: &RunOptions,
+) -> Result<Option<(MappedFiles, OwnedFd)>> {
     if options.maps.is_empty() {
         return Ok(None);
     }
@@ -272,14 +274,14 @@ pub fn start(control: &'static Control, options: &RunOptions) -> Result<Option<M
     if !runs.is_empty() {
         mapped.replay(runs)?;
     }
-    Ok(Some(MappedFiles {
+    let files = MappedFiles {
         mapped,
-        socket: Some(socket),
         files: mapped.descriptors(),
         pagers,
         caches,
         recorder,
-    }))
+    };
+    Ok(Some((files, socket)))
 }
 
 /// The runs of `traces` that should be brought in. Says what is left out.

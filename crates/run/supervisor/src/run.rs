@@ -69,18 +69,16 @@ impl Run {
         let server = SpillServer::start(Arc::clone(&spill)).inspect_err(|error| {
             farpage_sys::say!("farpage: warning: farpage spill will not work: {error:#}")
         });
-        let maps = maps::start(control, &options)?;
+        let (maps, of_maps) = maps::start(control, &options)?.unzip();
         let shm = shared.filter(|_| options.shm).map(|shared| {
-            shm::start(
-                control,
-                Arc::clone(&spill),
-                shared,
-                options.memory.when_full,
-            )
+            let space = Arc::clone(&spill);
+            shm::start(control, space, shared, options.memory.when_full)
         });
+        let (shm, of_shm) = shm.transpose()?.unzip();
         let mut prepared = Prepared {
             maps,
-            shm: shm.transpose()?,
+            shm,
+            socket: of_maps.or(of_shm),
             options,
             control,
             control_fd,
@@ -88,7 +86,7 @@ impl Run {
             file_size,
         };
         let running = launch::start(&prepared)?;
-        prepared.close_sockets();
+        prepared.socket = None;
         let run = Self {
             started: Instant::now(),
             step: FIRST_STEP,

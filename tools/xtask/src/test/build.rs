@@ -178,7 +178,7 @@ mod tests {
     fn packages_are_read_from_both_forms_of_their_ids() {
         assert_eq!(
             package("path+file:///w/crates/object#farpage-object@0.1.0").unwrap(),
-            "abi"
+            "object"
         );
         assert_eq!(package("path+file:///w/xtask#0.1.0").unwrap(), "xtask");
     }

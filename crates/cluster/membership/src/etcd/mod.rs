@@ -21,7 +21,6 @@ use crate::endpoint::EtcdEndpoint;
 use crate::error::StoreError;
 use crate::store::Watched;
 use crate::table::{Entry, Snapshot, Txn};
-
 use answers::{Done, Failure, Found, Granted, Nothing, Streamed, Token, Told};
 use http::{Connection, Lines, Transport};
 

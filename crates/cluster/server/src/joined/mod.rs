@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::{Cluster, HaveError, JoinError, Left, Observer, OnReleased, Unreleased, Wish};
 use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects};
 use farpage_membership::{Description, Endpoint};
 use farpage_network::{ClusterKey, KeyError};
 use farpage_object::{Pager, PagerError};
 use farpage_sys::Errno;
+
+use crate::{Cluster, HaveError, JoinError, Left, Observer, OnReleased, Unreleased, Wish};
 
 pub use address::{AddressError, address};
 

@@ -255,8 +255,9 @@ impl<'a> DataRequest<'a> {
     /// ```
     /// use std::sync::mpsc::Sender;
     ///
-    /// use crate::ObjectId;
-    /// use crate::{DataRequest, PageOut, Pager, PagerError, Supplied, Ticket};
+    /// use farpage_object::{
+    ///     DataRequest, ObjectId, PageOut, Pager, PagerError, Supplied, Ticket,
+    /// };
     ///
     /// /// Leaves requests to whoever holds the other end: `ticket.supply(&bytes)` answers one.
     /// struct Remote(Sender<Ticket>);

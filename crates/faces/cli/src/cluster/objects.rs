@@ -6,11 +6,11 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
-
-use crate::host::WhichHost;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{Size, human};
 use farpage_text::time::micros;
+
+use crate::host::WhichHost;
 
 /// What a unit may have.
 const UNITS: std::ops::RangeInclusive<u64> = 4096..=2 << 20;

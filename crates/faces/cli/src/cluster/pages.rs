@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use farpage_object::PAGE_BYTES;
 use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
-
-use crate::host::WhichHost;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
+
+use crate::host::WhichHost;
 
 /// Bytes of a word, as they are compared.
 const WORD_BYTES: u64 = 8;

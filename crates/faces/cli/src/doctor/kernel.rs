@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use farpage_object::Tier;
 use farpage_sys::uffd::features as bits;
+use farpage_sys::userfaultfd::{DeviceFile, Userfaultfd};
 use farpage_sys::{Errno, probe};
 
 use super::{Check, State};
-use farpage_sys::userfaultfd::{DeviceFile, Userfaultfd};
 
 const USERFAULTFD: &str = "userfaultfd";
 const KERNEL: &str = "kernel";

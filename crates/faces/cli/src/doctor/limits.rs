@@ -2,13 +2,13 @@
 
 use std::fs;
 
+use farpage_default_pager::manager::paging::RAM_MIN_BYTES;
+use farpage_sys::memory_limit::MemoryLimit;
+use farpage_text::size::human;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::kernel::number;
 use super::{Check, State};
-use farpage_default_pager::manager::paging::RAM_MIN_BYTES;
-use farpage_sys::memory_limit::MemoryLimit;
-use farpage_text::size::human;
 
 const LIMITS: &str = "limits";
 /// Descriptors below which a program with Farpage's own would run short.

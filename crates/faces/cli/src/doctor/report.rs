@@ -1,7 +1,8 @@
 //! The report for people: aligned, in groups, in colour where that is wanted.
 
-use super::{Check, Report, State};
 use farpage_text::size::counted;
+
+use super::{Check, Report, State};
 
 /// Columns that text may take before it goes on in the next line.
 const WIDTH: usize = 100;

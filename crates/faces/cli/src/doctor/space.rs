@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use farpage_default_pager::manager::paging::{self, OpenedPagingFile};
+use farpage_text::size::human;
 use rustix::fs::{fstatfs, fstatvfs};
 
 use super::{Check, State};
-use farpage_default_pager::manager::paging::{self, OpenedPagingFile};
-use farpage_text::size::human;
 
 const SPACE: &str = "paging space";
 /// Free space below which a paging file is soon full.

@@ -14,16 +14,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use farpage::Address;
-use farpage_sys::memory_limit::MemoryLimit;
-
-use crate::maps;
-use crate::memory::{self, MemoryArgs};
-use crate::run::{self, Report};
 use farpage_supervisor::config::{Exec, RunOptions, THRESHOLD_BYTES};
 use farpage_supervisor::exec::{below, is_shared};
 use farpage_supervisor::maps::MapOption;
 use farpage_supervisor::program;
+use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::time::seconds;
+
+use crate::maps;
+use crate::memory::{self, MemoryArgs};
+use crate::run::{self, Report};
 
 /// Where a program from elsewhere finds itself when nothing says where.
 const FOLDER: &str = "/farpage";

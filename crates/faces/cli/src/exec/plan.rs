@@ -4,13 +4,12 @@ use std::ops::Range;
 
 use anyhow::{Result, anyhow};
 use farpage_plan::{Command, Kind, Plan, PlanError, Protection, Role, plan};
-use serde::Serialize;
-
 use farpage_supervisor::{exec as load, maps};
-
-use super::ExecArgs;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
+use serde::Serialize;
+
+use super::ExecArgs;
 
 /// A plan, and what it took to know it.
 #[derive(Serialize)]

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use farpage_services::{Error, Host};
-
-use super::WhichHost;
-use super::list::{in_memory, mapped_by, name};
 use farpage_daemon::hosts::{self, ClusterReading};
 use farpage_daemon::reading::{FaultRates, HostReading, Row};
 use farpage_default_pager::manager::paging::trouble;
+use farpage_services::{Error, Host};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
+
+use super::WhichHost;
+use super::list::{in_memory, mapped_by, name};
 
 /// Between the two looks that figures a second are made of.
 const BETWEEN: Duration = Duration::from_secs(1);

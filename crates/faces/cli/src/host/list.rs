@@ -3,11 +3,11 @@
 use anyhow::Result;
 use clap::Args;
 use farpage_services::{Figures, ObjectFigures};
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::{human, human_time};
 
 use super::WhichHost;
 use crate::cluster::objects::tables;
-use farpage_text::columns::{Side, columns};
-use farpage_text::size::{human, human_time};
 
 /// List the shared memory of this host
 ///

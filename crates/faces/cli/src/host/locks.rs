@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use farpage_services::locks::{FramesTold, LentListed, LocksListed, ProcessLocks};
 use farpage_sys::memory_limit::MemoryLimit;
+use farpage_text::columns::{Side, columns};
+use farpage_text::size::{Size, human};
 use rustix::process::{Resource, getrlimit};
 
 use super::WhichHost;
-use farpage_text::columns::{Side, columns};
-use farpage_text::size::{Size, human};
 
 /// List the shared memory that processes have locked through the host kernel
 ///

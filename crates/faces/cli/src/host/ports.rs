@@ -3,10 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 use farpage_services::PortsListed;
-
-use super::WhichHost;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::counted;
+
+use super::WhichHost;
 
 /// List the ports of the cluster that programs find by name
 ///

@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use farpage_daemon::hosts::{self, ClusterReading, Looks};
+use farpage_daemon::reading::{HostReading, Row};
 use farpage_services::{Error, Figures, Host};
+use farpage_supervisor::signals;
+use farpage_text::size::human_count;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,10 +22,6 @@ use ratatui::widgets::{LineGauge, Paragraph, Row as Cells, Sparkline, Table, Tab
 
 use super::WhichHost;
 use super::figures::{cells, speed, summary, text, twice};
-use farpage_daemon::hosts::{self, ClusterReading, Looks};
-use farpage_daemon::reading::{HostReading, Row};
-use farpage_supervisor::signals;
-use farpage_text::size::human_count;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);

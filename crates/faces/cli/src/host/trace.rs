@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use farpage_daemon::symbols::Symbols;
 use farpage_services::Message;
+use farpage_text::size::human;
 
 use super::WhichHost;
 use super::figures::time;
-use farpage_daemon::symbols::Symbols;
-use farpage_text::size::human;
 
 /// Between two questions whether there is something new.
 const EVERY: Duration = Duration::from_millis(100);

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use farpage_default_pager::manager::paging::Paging;
 use farpage_default_pager::manager::paging::{PagingFile, PagingSpace};
+use farpage_default_pager::manager::paging::{named, trouble};
 use farpage_default_pager::manager::{Ended, FileSpace, Offer, Space, Wired};
 use farpage_object::SEGMENT_BYTES;
 use farpage_services::{Host, default_socket};
+use farpage_supervisor::signals;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;
+use farpage_text::size::human;
 
 use super::ENDS;
 use crate::memory::FileArgs;
-use farpage_default_pager::manager::paging::Paging;
-use farpage_default_pager::manager::paging::{named, trouble};
-use farpage_supervisor::signals;
-use farpage_text::size::human;
 
 /// Time between two lines while pages move away.
 const SAY_EVERY: Duration = Duration::from_secs(5);

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use farpage_daemon::hosts::{ClusterReading, look};
+use farpage_daemon::web::{FIGURES, STYLE};
 use serde::Serialize;
 
 use crate::host::WhichHost;
-use farpage_daemon::hosts::{ClusterReading, look};
-use farpage_daemon::web::{FIGURES, STYLE};
 
 const PAGE: &str = include_str!("hosts.html");
 const SCRIPT: &str = include_str!("hosts.js");

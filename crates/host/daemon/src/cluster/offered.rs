@@ -9,10 +9,10 @@ use farpage_services::cluster::{
     OnLocked, OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed,
     Wanted,
 };
+use farpage_text::size::human;
 
 use super::joined::Joined;
 use super::told;
-use farpage_text::size::human;
 
 impl Cluster for Joined {
     fn have(

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Sender as Queue, channel};
 use farpage_object::PageRange;
 use farpage_port::interface::{Answer, Both};
 use farpage_port::{Name, SendRight, Sender};
+use farpage_rules::sync::Process;
 
 use super::at_host::AtHost;
 use super::backed::{Event, Tells};
@@ -15,8 +16,6 @@ use super::{Entry, Held, Service, failed, identity};
 use crate::cluster::{
     Cluster, ClusterFigures, ClusterListed, Files, Had, PagesTold, PagesWanted, Passes, Wanted,
 };
-use farpage_rules::sync::Process;
-
 use crate::interface::{OfCluster, Tried};
 use crate::limits::Cost;
 use crate::{Refusal, names};

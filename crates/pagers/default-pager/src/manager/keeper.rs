@@ -1,7 +1,8 @@
 //! A pager that can tell what it has, so that it can be replaced.
 
-use crate::DefaultPager;
 use farpage_object::{ObjectId, PageRange, Pager, PagerError};
+
+use crate::DefaultPager;
 
 /// A pager of temporary memory whose pages can be moved to another.
 pub trait Keeper: Pager {

@@ -1,8 +1,9 @@
 //! Archives built byte by byte.
 
+use alloc::vec;
+
 use super::*;
 use crate::testing::{npy, opened, ranges};
-use alloc::vec;
 
 /// What goes into an archive, and how it departs from the ordinary.
 #[derive(Clone)]

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use crate::{Concat, Slice, Source, SourceError};
 use farpage_sys::pthread;
 
 use super::{Address, Mode, OpenOptions, OpenSourceError, OpenedSource, open_one};
+use crate::{Concat, Slice, Source, SourceError};
 
 /// Addresses that are opened at a time, where opening waits for a server.
 const AT_A_TIME: usize = 16;

@@ -1,10 +1,11 @@
 //! Addresses, and what of them may be shown.
 
-use crate::SourceError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use url::Url;
+
+use crate::SourceError;
 
 /// Reads an address.
 pub(crate) fn parse(text: &str) -> Result<Url, SourceError> {

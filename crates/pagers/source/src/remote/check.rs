@@ -2,12 +2,12 @@
 
 use std::time::SystemTime;
 
-use crate::SourceError;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_UNMODIFIED_SINCE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use object_store::PutResult;
 
+use crate::SourceError;
 use crate::remote::client::BodyFailure;
 use crate::remote::headers::{self, ContentRange, EntityTag};
 

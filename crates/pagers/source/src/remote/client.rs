@@ -3,13 +3,13 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use crate::SourceError;
 use farpage_sys::of_process::OfProcess;
 use http::{Request, Response};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, AsSendBody, Body};
 
+use crate::SourceError;
 use crate::remote::Options;
 use crate::remote::resolver::Remembering;
 

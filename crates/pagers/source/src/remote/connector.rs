@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::SourceError;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{HeaderName, RETRY_AFTER};
@@ -15,6 +14,7 @@ use object_store::client::{
 };
 use ureq::Body;
 
+use crate::SourceError;
 use crate::remote::check;
 use crate::remote::client::{Client, Failure};
 use crate::remote::{headers, settings};

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Reach, Source, SourceError};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LOCATION, RANGE};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use ureq::Body;
@@ -11,6 +10,7 @@ use url::Url;
 use crate::remote::check::{self, Question, Version};
 use crate::remote::client::Client;
 use crate::remote::{Options, address, headers};
+use crate::{Reach, Source, SourceError};
 
 /// A chain of redirections is not longer.
 const REDIRECTIONS_MAX: usize = 10;

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 
-use crate::{Reach, Source, SourceError};
 use http::Response;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use object_store::{GetOptions, GetRange};
@@ -12,6 +11,7 @@ use crate::remote::check::{self, Question, Version};
 use crate::remote::connector::{self, Refused, Slot};
 use crate::remote::store::Store;
 use crate::remote::{ObjectWriter, Options, headers};
+use crate::{Reach, Source, SourceError};
 
 /// No more is read of what a store says of a refusal.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::{env, fs};
 
-use crate::SourceError;
 use http::{HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -13,6 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, RetryConfig};
 use url::Url;
 
+use crate::SourceError;
 use crate::remote::client::Client;
 use crate::remote::connector::Connector;
 use crate::remote::{Options, address, profile, settings as names};

@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::SourceError;
 use bytes::Bytes;
 use farpage_sys::pthread;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
@@ -12,6 +11,7 @@ use http::{HeaderName, HeaderValue};
 use object_store::multipart::PartId;
 use object_store::{MultipartId, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion};
 
+use crate::SourceError;
 use crate::remote::Options;
 use crate::remote::check::Version;
 use crate::remote::connector::{self, NoAnswer};

@@ -316,7 +316,7 @@ fn places(
         is_active.then(|| Fd(file.supervisor_fd.load(Ordering::Relaxed) as i32))
     };
     let maps = prepared.maps.as_ref();
-    let socket = prepared.socket();
+    let socket = prepared.socket.as_ref();
     let mapped = |offset: u32| maps?.files.get((offset - fds::MAPPED) as usize).copied();
     let what = |offset| match offset {
         fds::MAPS => socket.map_or(agent, |socket| Fd(socket.as_raw_fd())),

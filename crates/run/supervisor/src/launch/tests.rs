@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use farpage_default_pager::manager::paging::{PagingConfig, WhenFull};
 use farpage_object::Control;
 use farpage_sys::limits::{self, Resource};
+use farpage_sys::userfaultfd;
 use farpage_testkit::until;
 
 use super::{Running, start};
 use crate::config::{Prepared, RunOptions, THRESHOLD_BYTES};
-use farpage_default_pager::manager::paging::{PagingConfig, WhenFull};
-use farpage_sys::userfaultfd;
 
 fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
     let (control_fd, control) = farpage_sys::control::create().unwrap();
@@ -53,6 +53,7 @@ fn run(program: &str, args: &[&str]) -> (Running, &'static Control) {
         file_size: limits::get(Resource::FileSize).unwrap(),
         maps: None,
         shm: None,
+        socket: None,
     };
     (start(&prepared).unwrap(), control)
 }

@@ -46,8 +46,6 @@ pub struct KeptMemory {
     /// What other hosts have, too.
     names: Option<Arc<cluster::ClusterNames>>,
     serving: Arc<serve::ShmServing>,
-    /// What the program is to have to talk to this process; given away when it has started.
-    pub socket: Option<OwnedFd>,
     /// What the summary says of the cluster.
     cost: OnceLock<Cost>,
 }
@@ -63,7 +61,8 @@ pub struct SharedMemoryConfig {
     pub unit_bytes: u64,
 }
 
-/// Starts to answer for shared memory.
+/// Starts to answer for shared memory. Also returns what the program is to have to talk to this
+/// process.
 ///
 /// # Errors
 /// Where that cannot be had.
@@ -72,7 +71,7 @@ pub fn start(
     spill: Arc<SpillSet>,
     shared: &SharedMemoryConfig,
     when_full: WhenFull,
-) -> Result<KeptMemory> {
+) -> Result<(KeptMemory, OwnedFd)> {
     if control.tier.load(Ordering::Relaxed) == Tier::UserModeOnly as u32 {
         bail!(
             "cannot run with --shm: it needs a userfaultfd that serves system calls, and this \
@@ -106,13 +105,13 @@ pub fn start(
     control.shm.cluster.store(is_cluster, Ordering::Relaxed);
     let (serving, socket) = serve::start(Arc::clone(&kept), names.clone(), spill)?;
     control.shm.device.store(folder.dev(), Ordering::Release);
-    Ok(KeptMemory {
+    let memory = KeptMemory {
         kept,
         names,
         serving,
-        socket: Some(socket),
         cost: OnceLock::new(),
-    })
+    };
+    Ok((memory, socket))
 }
 
 /// The device number of memory files.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farpage_default_pager::manager::paging::SpillSet;
 use farpage_host::{Object, SpaceId};
 use farpage_object::PageRange;
 use farpage_object::shm::{Answer, Ask, Ipc, Kind};
@@ -23,7 +24,6 @@ use super::cluster::{Acted, ClusterNames};
 use super::names::Making;
 use super::objects::{self, KeptObjects, lock};
 use super::sysv::SysvCall;
-use farpage_default_pager::manager::paging::SpillSet;
 
 /// Time between two looks at what nobody may have any more, while there is something.
 const LOOK: Duration = Duration::from_millis(100);

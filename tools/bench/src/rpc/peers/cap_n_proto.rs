@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::{RpcSystem, twoparty};
+use echo_capnp::echo;
 use tokio::io::{BufReader, BufWriter};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -14,7 +15,6 @@ use tokio::task::LocalSet;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::super::{Channel, server};
-use echo_capnp::echo;
 
 capnp::generated_code!(mod echo_capnp);
 

@@ -16,9 +16,9 @@ mod world;
 use alloc::{format, string::String};
 
 use farpage_object::Access;
+use farpage_testkit::seeds;
 
 use crate::coherence::Message;
-use farpage_testkit::seeds;
 
 /// Refuses what a host says while its tasks can do so much that they would see, or write, what the
 /// receiver takes for its own.

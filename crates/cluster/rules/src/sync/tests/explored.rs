@@ -3,12 +3,11 @@
 use std::string::String;
 use std::vec::Vec;
 
+use Script::{Arrives, Locks, LocksWithin, Sets, Waits};
 use stateright::{Checker, Model, Property};
 
 use super::world::{Action, Script, World};
 use crate::sync::Kind;
-
-use Script::{Arrives, Locks, LocksWithin, Sets, Waits};
 
 struct Small {
     world: World,

@@ -10,10 +10,11 @@ mod when_full;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::DefaultPager;
 use anyhow::{Context, Result};
 use farpage_object::{Control, fds};
 use farpage_sys::limits::{self, Resource};
+
+use crate::DefaultPager;
 
 pub use config::{PagingConfig, RAM_MIN_BYTES, whole_pages};
 pub use figures::{PagingFile, PagingProcess, PagingSpace};
