@@ -1,11 +1,12 @@
 //! Programs that have much of their memory in small mappings.
 //!
-//! Small mappings are left to Linux, so that making one costs what it costs without Farpage. A program that is found to
-//! have more than a little memory which is not managed gets one more filter, and from then on its
-//! mappings are managed whatever their size.
+//! Small mappings are left to Linux, so that making one costs what it costs without Farpage. A
+//! program that is found to have more than a little memory which is not managed gets one more
+//! filter, and from then on its mappings are managed whatever their size.
 //!
-//! To look takes a descriptor for a moment. Only the calls look by which the program asks for memory that is managed: a thread of
-//! the agent's could take the number that the program expects to get next.
+//! To look takes a descriptor for a moment. Only the calls look by which the program asks for
+//! memory that is managed: a thread of the agent's could take the number that the program expects
+//! to get next.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,8 +20,8 @@ use crate::{machine, sandbox, start};
 const LEFT_BYTES: u64 = 8 << 20;
 /// One in so many of managed bytes may be the agent's besides.
 const AGENTS: u64 = 32;
-/// Time between two looks.
-const STEP_NS: u64 = 10_000_000;
+/// Time between two looks. A look takes some 5 us; what is filled meanwhile stays in memory.
+const STEP_NS: u64 = 1_000_000;
 
 /// Small mappings are managed, or cannot be.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
