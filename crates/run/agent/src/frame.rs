@@ -137,6 +137,16 @@ impl Frame {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
 
+    /// The call was carried out and returned this. Linux leaves the return address in `rcx`; here
+    /// it would tell that the trap of the call was lost.
+    pub(crate) fn set_result(&mut self, result: Result<usize>) {
+        self.rcx = 0;
+        self.rax = match result {
+            Ok(value) => value,
+            Err(Errno(number)) => (-i64::from(number)) as usize,
+        };
+    }
+
     /// Has it other arguments.
     pub(crate) fn set_arguments(&mut self, arguments: [usize; 6]) {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = arguments;

@@ -12,6 +12,7 @@ mod delivery;
 mod drivers;
 mod exec;
 mod frame;
+mod lost;
 mod machine;
 mod maps;
 mod memory;

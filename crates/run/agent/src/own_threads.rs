@@ -8,16 +8,23 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use farpage_sys::futex::{self, Mutex};
 use farpage_sys::linux::general as g;
 use farpage_sys::seccomp::{Instruction, TRAP_MARK};
-use farpage_sys::{Errno, Result, file, process, syscall, thread};
+use farpage_sys::{Errno, Result, file, process, syscall, thread, time};
 
-use crate::frame::Info;
-use crate::{sandbox, signals, start};
+use crate::frame::{Frame, Info};
+use crate::{lost, sandbox, signals, start};
 
 const OWN_MAX: usize = 256;
 /// How long a thread may take: it can be stopped, or wait where no signal arrives.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Time between two looks whether all have answered.
 const ANSWER_NS: u64 = 1_000_000;
+/// Who has not answered for so long is told again: Linux keeps one SIGSYS for a thread at a time,
+/// and forgets another.
+const AGAIN_NS: u64 = 10_000_000;
+// Flags in `/proc/PID/stat`: of a thread that is ending, and of those that work for the kernel.
+const PF_EXITING: u64 = 0x4;
+const PF_IO_WORKER: u64 = 0x10;
+const PF_USER_WORKER: u64 = 0x4000;
 const SI_QUEUE: i32 = -1;
 
 static OWN: [AtomicU32; OWN_MAX] = [const { AtomicU32::new(0) }; OWN_MAX];
@@ -27,7 +34,8 @@ static ONE_ASKS: Mutex<()> = Mutex::new(());
 static MAKING: Mutex<()> = Mutex::new(());
 /// Threads of the agent's are hidden from a tracer.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
-static ORDER: AtomicPtr<Order> = AtomicPtr::new(core::ptr::null_mut());
+/// What is being carried out.
+static ROUND: AtomicPtr<Round> = AtomicPtr::new(core::ptr::null_mut());
 /// Threads that have not carried it out yet.
 static PENDING: AtomicU32 = AtomicU32::new(0);
 /// The system error of one that could not.
@@ -41,6 +49,32 @@ pub(crate) struct Order {
     pub(crate) flags: usize,
     /// They give up new privileges before, as the thread has that asked for it.
     pub(crate) no_new_privileges: bool,
+}
+
+/// An order to some threads. Never freed: one may come late.
+struct Round {
+    order: &'static Order,
+    /// Tells it from others.
+    number: u32,
+    told: Vec<Told>,
+}
+
+/// A thread that was told.
+struct Told {
+    id: u32,
+    /// [`TOLD`], [`BEGUN`] or [`DONE`].
+    state: AtomicU32,
+}
+
+const TOLD: u32 = 0;
+const BEGUN: u32 = 1;
+const DONE: u32 = 2;
+
+impl Told {
+    fn become_state(&self, from: u32, to: u32) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        self.state.compare_exchange(from, to, order, failed).is_ok()
+    }
 }
 
 /// Starts a thread of the agent's.
@@ -100,6 +134,7 @@ pub(crate) fn after_fork() {
         unsafe { lock.reset() };
     }
     PENDING.store(0, Ordering::Relaxed);
+    ROUND.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
 /// True when the agent has threads here.
@@ -171,11 +206,25 @@ fn status() -> Option<u32> {
 }
 
 /// Linux works on a ring's transfers in threads that it lists among the process's own, and that run
-/// nothing of the program's and take no signal.
+/// nothing of the program's and take no signal. A child that shares memory with the process asks,
+/// too.
 pub(crate) fn is_of_ring(id: u32) -> bool {
-    // A child that shares memory with the process asks, too.
-    let mut name = [0; 16];
-    file::read_of_process(id, "comm", &mut name).is_ok_and(|name| name.starts_with(b"iou-wrk-"))
+    flags(id).is_some_and(|flags| flags & (PF_IO_WORKER | PF_USER_WORKER) != 0)
+}
+
+/// A thread that is ending, or that Linux has for itself: it handles no signal.
+fn ends_or_works(id: u32) -> bool {
+    flags(id).is_some_and(|flags| flags & (PF_EXITING | PF_IO_WORKER | PF_USER_WORKER) != 0)
+}
+
+/// Flags of a thread: they are right from its first moment, when its name is still its maker's.
+fn flags(id: u32) -> Option<u64> {
+    let mut text = [0; 512];
+    let text = file::read_of_process(id, "stat", &mut text).ok()?;
+    // Behind the name, which ends with the last parenthesis: state, five numbers, flags.
+    let behind = text.rsplit(|byte| *byte == b')').next()?;
+    let mut words = core::str::from_utf8(behind).ok()?.split_ascii_whitespace();
+    words.nth(6)?.parse().ok()
 }
 
 /// Has every other thread of the program carry out `order`, and those that they make meanwhile.
@@ -184,10 +233,12 @@ pub(crate) fn is_of_ring(id: u32) -> bool {
 /// # Errors
 /// That of a thread that could not; `ESRCH` when one does not answer, or they cannot be listed.
 pub(crate) fn tell_all(order: Order, caller: Option<u32>) -> Result<()> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+
     let _guard = ONE_AT_A_TIME.lock();
+    lost::prepare();
     FAILED.store(0, Ordering::Relaxed);
-    // Never freed: a thread may come late.
-    ORDER.store(Box::into_raw(Box::new(order)), Ordering::Release);
+    let order: &'static Order = Box::leak(Box::new(order));
     let mut told = Vec::from_iter(caller);
     let done = loop {
         let Ok(new) = others(&told) else {
@@ -196,18 +247,23 @@ pub(crate) fn tell_all(order: Order, caller: Option<u32>) -> Result<()> {
         if new.is_empty() {
             break Ok(());
         }
-        PENDING.store(new.len() as u32, Ordering::Release);
-        for id in &new {
-            if tell(*id).is_err() {
-                PENDING.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
         told.extend_from_slice(&new);
-        if let Err(errno) = wait_for_answers() {
+        let round = Box::leak(Box::new(Round {
+            order,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            told: Vec::from_iter(new.into_iter().map(|id| Told {
+                id,
+                state: AtomicU32::new(TOLD),
+            })),
+        }));
+        PENDING.store(round.told.len() as u32, Ordering::Release);
+        ROUND.store(round, Ordering::Release);
+        if let Err(errno) = wait_for_answers(round) {
             break Err(errno);
         }
     };
     // Who answers later does nothing.
+    ROUND.store(core::ptr::null_mut(), Ordering::Release);
     PENDING.store(0, Ordering::Release);
     done
 }
@@ -262,9 +318,15 @@ pub(crate) fn serve() {
     ANSWERED.store(done.map_or_else(|errno| errno.0, |()| 0), Ordering::Release);
 }
 
-fn wait_for_answers() -> Result<()> {
-    let until = farpage_sys::time::now_ns() + PATIENCE_NS;
+fn wait_for_answers(round: &Round) -> Result<()> {
+    let until = time::now_ns() + PATIENCE_NS;
+    let mut tell_ns = 0;
     loop {
+        let now = time::now_ns();
+        if now >= tell_ns {
+            tell_ns = now + AGAIN_NS;
+            tell(round);
+        }
         let pending = PENDING.load(Ordering::Acquire);
         if pending == 0 {
             return match FAILED.load(Ordering::Acquire) {
@@ -272,11 +334,24 @@ fn wait_for_answers() -> Result<()> {
                 errno => Err(Errno(errno)),
             };
         }
-        if farpage_sys::time::now_ns() >= until {
+        if now >= until {
             return Err(Errno::ESRCH);
         }
         // Nobody wakes it: a thread that has carried it out may be forbidden to.
         futex::wait(&PENDING, pending, Some(ANSWER_NS));
+    }
+}
+
+/// Tells those who have not begun.
+fn tell(round: &Round) {
+    for (place, told) in round.told.iter().enumerate() {
+        if told.state.load(Ordering::Acquire) != TOLD {
+            continue;
+        }
+        let is_over = ends_or_works(told.id) || send(told.id, place, round.number).is_err();
+        if is_over && told.become_state(TOLD, DONE) {
+            PENDING.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -291,22 +366,32 @@ pub(crate) fn others(told: &[u32]) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// In the handler of SIGSYS: true when the signal came from [`tell_all`], and what it asks is done.
-pub(crate) fn obey(info: &Info) -> bool {
+/// In the handler of SIGSYS, which somebody has sent: true when the signal came from [`tell_all`],
+/// and what it asks is done.
+pub(crate) fn obey(info: &Info, frame: &mut Frame) -> bool {
+    lost::restart(frame);
     let ours = info.code == SI_QUEUE
         && info.errno == i32::from(TRAP_MARK)
         && info.call_address as u32 == start::process_id();
-    if !ours || PENDING.load(Ordering::Acquire) == 0 {
-        return ours;
-    }
     // SAFETY: null, or leaked by `tell_all`.
-    if let Some(order) = unsafe { ORDER.load(Ordering::Acquire).as_ref() }
-        && let Err(errno) = carry_out(order)
-    {
+    let Some(round) = unsafe { ROUND.load(Ordering::Acquire).as_ref() }.filter(|_| ours) else {
+        return ours;
+    };
+    // One that was meant for an earlier round comes again for this one.
+    let Some(told) = (round.told.get(info.number as usize)).filter(|_| info.arch == round.number)
+    else {
+        return true;
+    };
+    if !told.become_state(TOLD, BEGUN) {
+        return true;
+    }
+    if let Err(errno) = carry_out(round.order) {
         FAILED.store(errno.0, Ordering::Release);
     }
     // From here on no call is made: the filter may forbid any.
-    PENDING.fetch_sub(1, Ordering::AcqRel);
+    if told.become_state(BEGUN, DONE) {
+        PENDING.fetch_sub(1, Ordering::AcqRel);
+    }
     true
 }
 
@@ -317,13 +402,15 @@ fn carry_out(order: &Order) -> Result<()> {
     sandbox::set_here(order.flags, &order.code).map(drop)
 }
 
-fn tell(id: u32) -> Result<usize> {
-    // `siginfo_t`: signal, errno, code, padding, process, user.
+fn send(id: u32, place: usize, round: u32) -> Result<usize> {
+    // `siginfo_t`: signal, errno, code, padding, process, user, value.
     let mut info = [0i32; 32];
     info[0] = g::SIGSYS as i32;
     info[1] = i32::from(TRAP_MARK);
     info[2] = SI_QUEUE;
     info[4] = process::id() as i32;
+    info[6] = place as i32;
+    info[7] = round as i32;
     let own = process::id();
     // SAFETY: `info` has the 128 bytes of a `siginfo_t`.
     unsafe { syscall!(g::__NR_rt_tgsigqueueinfo, own, id, g::SIGSYS, info.as_ptr()) }

@@ -132,7 +132,7 @@ fn answer(seen: &Info, context: &mut Frame, own: Option<&Stack>) -> usize {
         delivery::deliver(seen, &action, context, own);
         return 0;
     }
-    if !seen.is_by_filter() && own_threads::obey(seen) {
+    if !seen.is_by_filter() && own_threads::obey(seen, context) {
         return 0;
     }
     if !seen.is_by_filter() || seen.errno != i32::from(TRAP_MARK) {
@@ -144,12 +144,7 @@ fn answer(seen: &Info, context: &mut Frame, own: Option<&Stack>) -> usize {
     let number = seen.number;
     // SAFETY: the program made this call.
     match unsafe { call(number, context, own) } {
-        Outcome::Done(result) => {
-            context.rax = match result {
-                Ok(value) => value,
-                Err(Errno(number)) => (-i64::from(number)) as usize,
-            };
-        }
+        Outcome::Done(result) => context.set_result(result),
         Outcome::Reissue => reissue(number, context),
         Outcome::Again => again(number, context),
         Outcome::ReissueAs(number) => reissue(number, context),

@@ -27,6 +27,16 @@ fn a_handler_runs_on_the_stack_that_it_asked_for() {
     forbidden("deep");
 }
 
+#[test]
+fn no_call_is_lost_while_a_filter_is_installed_in_all_threads() {
+    forbidden("meanwhile");
+}
+
+#[test]
+fn a_filter_for_all_threads_is_installed_though_the_first_has_ended() {
+    forbidden("outlived");
+}
+
 fn forbidden(part: &str) {
     for (name, flags) in [
         ("forbidden", &[][..]),

@@ -229,6 +229,60 @@ static void populate(void)
     CHECK(madvise(all, bytes, POPULATE_READ) == -1 && errno == ENOMEM);
 }
 
+static volatile int over;
+/* What it asks Linux for it gets, whatever signals come meanwhile. */
+static void *maps(void *none)
+{
+    size_t bytes = 256 << 10;
+    while (!over) {
+        char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(at != MAP_FAILED && (size_t)at % 4096 == 0);
+        CHECK(munmap(at, bytes) == 0);
+    }
+    return none;
+}
+
+/* Filters for all threads, while others make calls that matter. */
+static void meanwhile(void)
+{
+    char *much = malloc(MUCH);
+    CHECK(much);
+    memset(much, 1, MUCH);
+    pthread_t threads[2];
+    for (unsigned i = 0; i < LENGTH(threads); i++)
+        CHECK(!pthread_create(&threads[i], 0, maps, 0));
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    for (int i = 0; i < 60; i++)
+        CHECK(!forbid(SYS_getppid, SECCOMP_RET_ERRNO | EPERM));
+    over = 1;
+    for (unsigned i = 0; i < LENGTH(threads); i++)
+        CHECK(!pthread_join(threads[i], 0));
+    CHECK(sum(much, MUCH) == MUCH / 4096);
+}
+
+static pthread_t first;
+static void *when_the_first_has_ended(void *none)
+{
+    CHECK(pthread_join(first, 0) == 0);
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(!forbid(SYS_getppid, SECCOMP_RET_ERRNO | EPERM));
+    CHECK(syscall(SYS_getppid) == -1 && errno == EPERM);
+    exit(5);
+    return none;
+}
+
+/* The first thread has ended, and Linux lists it still. */
+static void outlived(void)
+{
+    char *much = malloc(MUCH);
+    CHECK(much);
+    memset(much, 1, MUCH);
+    pthread_t thread;
+    first = pthread_self();
+    CHECK(!pthread_create(&thread, 0, when_the_first_has_ended, 0));
+    pthread_exit(0);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 2 && agent_active());
@@ -238,6 +292,8 @@ int main(int argc, char **argv)
     case 'l': limits(); break;
     case 'p': populate(); break;
     case 'd': deep(); break;
+    case 'm': meanwhile(); break;
+    case 'o': outlived(); break;
     default: CHECK(!"there is no such part");
     }
     return 5;
