@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use farpage_client::Host;
+use farpage_daemon::Service;
 use farpage_default_pager::DefaultPager;
 use farpage_default_pager::manager::{Manager, Offer, Wired};
 use farpage_host::Objects;
 use farpage_object::{Control, PAGE_BYTES, SEGMENTS_MAX, SpillState, fds};
-use farpage_services::{Host, Service};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::role::{Role, serves};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use farpage_heap::{Block, Heap, Kind};
+use farpage_client::heap::{Block, Heap, Kind};
 use farpage_sys::memory_file::{FIXED, Words, create, seal};
 
 const BYTES: usize = 256 << 20;

@@ -15,11 +15,12 @@ use farpage::registrations::{
     Limits, Pinning, Register, RegisterError, Registrations, RingBuffers,
 };
 use farpage::{Hold, lock_area};
+use farpage_client::Host;
+use farpage_daemon::Service;
+use farpage_daemon::locks::FramesTold;
 use farpage_host::Objects;
 use farpage_object::PageRange;
 use farpage_pinning::{Area, Areas};
-use farpage_services::locks::FramesTold;
-use farpage_services::{Host, Service};
 use farpage_sys::{file, mem};
 use rustix::io_uring::{
     IoringRegisterOp, IoringRsrcFlags, io_uring_params, io_uring_ptr, io_uring_register,

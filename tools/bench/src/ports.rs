@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
+use farpage_client::Host;
 use farpage_port::link::{Draft, Sealed};
 use farpage_port::{Memory, Message, Received};
-use farpage_services::Host;
 
 /// Bytes of a null call, as TCP has it; those of memory, there and back.
 const NULL: usize = 64;

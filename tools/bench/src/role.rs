@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use farpage_services::Service;
+use farpage_daemon::Service;
 
 /// One that ends with this process's interest in it.
 pub struct Role {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use farpage_services::cluster::{Consistency, Scheduler, Wanted};
-use farpage_services::sync::Mutex;
-use farpage_services::{Host, Shared};
+use farpage_client::cluster::{Consistency, Scheduler, Wanted};
+use farpage_client::sync::Mutex;
+use farpage_client::{Host, Shared};
 
 /// Bytes that a question has; an answer has a page.
 const ASKED: usize = 64;

@@ -2,8 +2,6 @@
 
 use farpage_object::PageRange;
 
-use crate::calls;
-use crate::check;
 use crate::coverage::Coverage;
 use crate::handler::{self, Handler};
 use crate::linux::WINDOW;
@@ -15,6 +13,7 @@ use crate::rng::Rng;
 use crate::settings::Settings;
 use crate::shared::{Budget, Core, Proc, say};
 use crate::store::{Store, Troubles};
+use crate::{calls, check};
 
 /// Steps in which a healed world must come to rest.
 const HEAL_STEPS_MAX: u64 = 1_000_000;

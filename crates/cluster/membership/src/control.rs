@@ -18,11 +18,10 @@ use crate::event::Event;
 use crate::host::Host;
 use crate::join::{join, look};
 use crate::names;
-use crate::objects;
-use crate::ports;
 use crate::record::{CheckedIn, Description, Object, ObjectId};
 use crate::rule::{GOING_ON_MAX, Ping, Pong};
 use crate::view::{Incarnation, Member, Slot, View};
+use crate::{objects, ports};
 
 /// How a host joins.
 #[derive(Clone, Debug)]

@@ -16,11 +16,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use farpage_object::{PAGE_BYTES, PageIndex};
-use farpage_sys::crc32c;
+use farpage_sys::{crc32c, lock};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-
-use crate::object::lock;
 
 /// "farpage", and the version of the journal.
 const MAGIC: u64 = 0x6661_7270_6167_6a01;

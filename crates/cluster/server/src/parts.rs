@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farpage_rules::coherence::Host;
+use farpage_sys::lock;
 
-use crate::object::lock;
 use crate::wire::Said;
 
 /// Bytes of a message that goes as it is; the network takes 1 MiB, with what it puts before it.

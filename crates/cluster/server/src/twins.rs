@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use farpage_object::PagerError;
-
-use crate::object::lock;
+use farpage_sys::lock;
 
 /// What such an object needs at a host.
 #[derive(Default)]

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use farpage_object::{PAGE_BYTES, PageIndex};
 use farpage_sys::file::{self, Fd};
+use farpage_sys::lock;
 
 use crate::Object;
-use crate::objects::lock;
-use crate::times::now_ns;
+use crate::counters::now_ns;
 use crate::waiter::{Waiter, Who};
 
 /// Why a call did nothing, or only the first part of what it was to do.

@@ -4,10 +4,8 @@
 use std::sync::Mutex;
 
 use farpage_object::PAGE_BYTES;
-use farpage_sys::Errno;
 use farpage_sys::arena::{Arena, Reading};
-
-use crate::objects::lock;
+use farpage_sys::{Errno, lock};
 
 /// Pages that there can be, whatever the memory: a gigabyte, and a megabyte.
 const MOST: std::ops::RangeInclusive<u64> = 256..=1 << 18;

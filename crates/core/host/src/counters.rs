@@ -1,11 +1,16 @@
 //! What is counted of each object.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
-use farpage_object::PagerError;
+use farpage_object::{Histogram, PagerError, Times};
 
-use crate::times::{Histogram, Times, now_ns};
+/// Nanoseconds since some moment, without a system call: faults take a few thousand.
+pub(crate) fn now_ns() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
 
 /// What has come so far.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use farpage_object::{GRANT_PAGES, ObjectId};
+use farpage_sys::lock;
 
 use crate::Objects;
-use crate::objects::lock;
 use crate::room::Room;
 use crate::waiter::Waiter;
 

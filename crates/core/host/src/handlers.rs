@@ -11,11 +11,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use farpage_sys::{Errno, thread};
+use farpage_sys::{Errno, lock, thread};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::Error;
-use crate::objects::{Objects, lock, spawn};
+use crate::objects::{Objects, spawn};
 use crate::space::Space;
 
 /// Handlers on each processor: sources that are near hold one while they read.

@@ -7,8 +7,8 @@ use farpage_object::{CLUSTER_PAGES, Leaving, PAGE_BYTES, PageOut, PageRange, Pag
 use farpage_sys::{Errno, file};
 
 use crate::Object;
+use crate::counters::now_ns;
 use crate::object::State;
-use crate::times::now_ns;
 use crate::trace::What;
 use crate::waiter::Waiter;
 

@@ -29,7 +29,6 @@ mod room;
 mod share;
 mod space;
 mod tasks;
-mod times;
 mod trace;
 mod waiter;
 
@@ -43,5 +42,4 @@ pub use object::{Object, WireLimit};
 pub use objects::{Objects, Paged, SpaceId};
 pub use share::Share;
 pub use space::Told;
-pub use times::Times;
 pub use trace::{Event, What};

@@ -14,14 +14,13 @@ use farpage_object::{GRANT_PAGES, Shared, Wanted};
 use farpage_sys::buffer::Buffer;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::mapped::Mapped;
-use farpage_sys::{Errno, uffd};
+use farpage_sys::{Errno, lock, uffd};
 
 use crate::budget::WINDOW_MAX;
-use crate::counters::{Counters, ObjectFigures};
-use crate::objects::{Objects, lock};
+use crate::counters::{Counters, ObjectFigures, now_ns};
+use crate::objects::Objects;
 use crate::share::Share;
 use crate::space::Mapping;
-use crate::times::now_ns;
 use crate::trace::{Event, Tracer, What};
 use crate::waiter::{MappedBy, Thread, Waiter, Who};
 

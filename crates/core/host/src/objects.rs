@@ -4,18 +4,19 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_object::{Control, ObjectId, PAGE_BYTES, PageIndex, PageRange};
 use farpage_object::{Later, Pager, PagerError, Supplied};
-use farpage_sys::Errno;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::uffd::Fault;
 use farpage_sys::under_way::UnderWay;
+use farpage_sys::{Errno, lock};
 
 use crate::budget::{Budget, WINDOW_MAX};
 use crate::copies::Copies;
+use crate::counters::now_ns;
 use crate::full::Full;
 use crate::handlers::Handlers;
 use crate::leave::ASIDE_PART;
@@ -23,7 +24,6 @@ use crate::object::{Asked, Object};
 use crate::room::{Room, Tree};
 use crate::share::Share;
 use crate::space::{FAULTS, Mapping, Places, Space, Task, Telling, Told};
-use crate::times::now_ns;
 use crate::trace::What;
 use crate::waiter::{MappedBy, Thread, Waiter, Who};
 use crate::{Error, MapError};
@@ -786,10 +786,6 @@ fn whole_pages(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut whole = bytes.to_vec();
     whole.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
     Cow::Owned(whole)
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {

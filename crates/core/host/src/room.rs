@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use farpage_object::maps::Maps;
 use farpage_object::{Control, GRANT_PAGES, ObjectId, PAGE_BYTES, PageRange};
+use farpage_sys::lock;
 
 use crate::budget::Budget;
-use crate::objects::{Objects, lock};
+use crate::objects::Objects;
 
 /// Pages that one request brings at most where the objects have a budget of their own.
 const WINDOW: u64 = 64;

@@ -8,11 +8,10 @@ use farpage_object::maps::PieceOf;
 use farpage_object::{Control, PAGE_BYTES, PageIndex, PageRange, Plan, Streams, Tier};
 use farpage_sys::file::Fd;
 use farpage_sys::uffd::{Faults, Uffd};
-use farpage_sys::{Errno, socket, thread};
+use farpage_sys::{Errno, lock, socket, thread};
 
 use crate::handlers::Watch;
 use crate::object::Object;
-use crate::objects::lock;
 
 /// Pages that are there and are let in with one that is wanted, where they are: that costs a
 /// fifteenth of a fault each.

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use farpage_object::PageRange;
-
-use crate::objects::lock;
+use farpage_sys::lock;
 
 /// Messages that are kept at most; older ones are lost.
 const KEPT: usize = 8192;

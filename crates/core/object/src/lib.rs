@@ -31,6 +31,7 @@ mod shared;
 mod state;
 mod stream;
 mod table;
+mod times;
 mod tree;
 
 pub use near::Near;
@@ -42,6 +43,7 @@ pub use shared::{GRANT_PAGES, Here, Leaving, Left, Locked, Shared, Wanted};
 pub use state::{CLUSTER_PAGES, State};
 pub use stream::{Plan, Streams};
 pub use table::BLOCK_PAGES;
+pub use times::{Histogram, Times};
 pub use tree::{
     BEST_IS_NONE, CONTROL_MAGIC, CONTROL_VERSION, Control, Counters, Death, Full, HOLDERS, Inject,
     RINGS, SEGMENT_BYTES, SEGMENTS_MAX, SPILL_FILES_MAX, SegmentLine, SpillFile, SpillState,

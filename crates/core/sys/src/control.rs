@@ -5,9 +5,8 @@ use farpage_object::{CONTROL_MAGIC, CONTROL_VERSION, Control};
 use linux_raw_sys::general as g;
 
 use crate::file::{self, Fd};
-use crate::mem;
 use crate::raw::{Errno, Result};
-use crate::syscall;
+use crate::{mem, syscall};
 
 const F_SEAL_SHRINK_GROW: usize = 0x2 | 0x4;
 

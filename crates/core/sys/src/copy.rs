@@ -8,8 +8,7 @@ use linux_raw_sys::general as g;
 use crate::file;
 use crate::mem;
 use crate::raw::{Errno, Result};
-use crate::signal;
-use crate::{process, syscall};
+use crate::{process, signal, syscall};
 
 const PAGE: usize = 4096;
 

@@ -8,9 +8,8 @@ use linux_raw_sys::general as g;
 
 use crate::limits::{self, Limit, Resource};
 use crate::mem;
-use crate::process;
 use crate::raw::{Errno, Result};
-use crate::syscall;
+use crate::{process, syscall};
 
 /// Flag of `close_range`: the calling thread gets a table of descriptors of its own.
 pub const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;

@@ -79,3 +79,12 @@ pub mod view;
 pub use crc32c::crc32c;
 pub use linux_raw_sys as linux;
 pub use raw::{Errno, Result};
+
+/// Locks a mutex. What a thread that panicked has left behind it is as whole as it was: nothing
+/// panics between two changes that belong together.
+#[cfg(feature = "std")]
+pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

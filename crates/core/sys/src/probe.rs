@@ -2,10 +2,9 @@
 
 use linux_raw_sys::general as g;
 
-use crate::file;
 use crate::raw::{Errno, Result};
 use crate::ring::Ring;
-use crate::{pagemap, syscall};
+use crate::{file, pagemap, syscall};
 
 /// Linux's release, as `uname -r` prints it.
 #[cfg(feature = "std")]

@@ -3,9 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
 
-use farpage_heap::{AllocateError, Block, FreeError, Heap, Kind, OpenError};
-
-use farpage_services::HeapError;
+use farpage_client::heap::{AllocateError, Block, FreeError, Heap, HeapError, Kind, OpenError};
 
 use crate::error::{FP_DENIED, FP_KERNEL, FP_UNSUPPORTED, Failure, FpError, call, coded, handle};
 use crate::shared::FpShared;

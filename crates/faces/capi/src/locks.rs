@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farpage::{Block, Hold, LockError, Locked};
-use farpage_services::Wire;
-use farpage_services::locks::SegmentLock;
+use farpage_client::Wire;
+use farpage_client::locks::SegmentLock;
 
 use crate::error::{
     FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_STALE, FP_UNSUPPORTED, Failure, FpError, coded,

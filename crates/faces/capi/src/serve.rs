@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use farpage_services::pager::SourceObject;
-use farpage_services::{Error, Host, Offered, Refusal, default_socket};
+use farpage_client::pager::SourceObject;
+use farpage_client::{Error, Host, Offered, Refusal, default_socket};
 
 use crate::error::{
     FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_STALE, FP_TIMED_OUT, FP_UNREACHABLE,

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farpage_client::cluster::{Consistency, Scheduler, Wanted};
+use farpage_client::{Access, Host};
 use farpage_host::{CallError, Object};
 use farpage_membership::ControlError;
 use farpage_server::joined::{Joining, Member};
 use farpage_server::{HaveError, OpenError, Unreleased, Wish, element_bytes};
-use farpage_services::cluster::{Consistency, Scheduler, Wanted};
-use farpage_services::{Access, Host};
 use farpage_sys::copy;
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ pub struct FpShared(Where);
 
 enum Where {
     /// Mapped, by way of the host kernel.
-    Mapped(farpage_services::Shared),
+    Mapped(farpage_client::Shared),
     /// Of a member; used by calls.
     Called {
         member: Arc<Member>,
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn fp_shared_flush(shared: *const FpShared, error: *mut Fp
         // SAFETY: the header asks for NULL or what was opened.
         match &unsafe { handle(shared, "shared") }?.0 {
             Where::Mapped(mapped) => {
-                let host = Host::connect(&farpage_services::default_socket())?;
+                let host = Host::connect(&farpage_client::default_socket())?;
                 Ok(host.flush_shared(mapped.name()).map(drop)?)
             }
             Where::Called { .. } => Err(by_calls("shared", "is flushed")),
@@ -463,7 +463,7 @@ pub unsafe extern "C" fn fp_shared_close(shared: *mut FpShared) {
 
 impl FpShared {
     /// Where programs of this host have it in common.
-    pub(crate) fn mapped(&self) -> Result<&farpage_services::Shared, Failure> {
+    pub(crate) fn mapped(&self) -> Result<&farpage_client::Shared, Failure> {
         match &self.0 {
             Where::Mapped(mapped) => Ok(mapped),
             Where::Called { .. } => Err(Failure::new(
@@ -499,7 +499,7 @@ impl Where {
 }
 
 fn mapped(name: &str, wanted: Option<Wanted>, file: Option<PathBuf>) -> Result<Where, Failure> {
-    let host = Host::connect(&farpage_services::default_socket())?;
+    let host = Host::connect(&farpage_client::default_socket())?;
     let (shared, _) = match (wanted, file) {
         (Some(wanted), Some(file)) => host.shared_with_file(name, wanted, &file)?,
         (wanted, _) => host.shared(name, wanted)?,
@@ -544,7 +544,7 @@ fn called(member: &Arc<Member>, name: &str, wanted: Option<Wanted>) -> Result<Wh
     })
 }
 
-fn not_had(mapped: &farpage_services::Shared, at: usize) -> Failure {
+fn not_had(mapped: &farpage_client::Shared, at: usize) -> Failure {
     let message = format!(
         "cannot use '{}' from byte {at} on: a page of it cannot be had; what its host kernel said on \
          standard error says why",
@@ -626,8 +626,8 @@ unsafe fn wanted(
                  or 16 bytes, such as f8 or u1"
             )));
         }
-        let head = farpage_heap::head_bytes(bytes);
-        let head = head.ok_or(farpage_heap::OpenError::TooSmall { bytes })?;
+        let head = farpage_client::heap::head_bytes(bytes);
+        let head = head.ok_or(farpage_client::heap::OpenError::TooSmall { bytes })?;
         note["head"] = head.into();
     }
     let wanted = Wanted {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use farpage_services::locks::{LockRefusal, SegmentLock};
-use farpage_services::{Error, Host, default_socket};
+use farpage_client::locks::{LockRefusal, SegmentLock};
+use farpage_client::{Error, Host, default_socket};
 
 use crate::error::{
     FP_ARGUMENT, FP_DENIED, FP_KERNEL, FP_NOT_FOUND, FP_STALE, Failure, FpError, coded, text,

@@ -4,8 +4,8 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use farpage_services::sync::{Acquired, Barrier, Condition, Mutex, Semaphore, SyncError};
-use farpage_services::{Host, Shared, default_socket};
+use farpage_client::sync::{Acquired, Barrier, Condition, Mutex, Semaphore, SyncError};
+use farpage_client::{Host, Shared, default_socket};
 
 use crate::error::{
     FP_BROKEN, FP_CHANGED, FP_DENIED, FP_HOLDER_DIED, FP_LOST, FP_OTHER, FP_TIMED_OUT, Failure,

@@ -10,10 +10,9 @@ use farpage_source::open::{Layered, OpenSourceError, OpenedSource, Overlay, Stag
 use farpage_source::{Reach, Source, SourceError};
 use farpage_sys::fork::AtFork;
 
-use crate::kernels;
 use crate::load::Plan;
 use crate::memory::Inner;
-use crate::{Error, Mode, OpenOptions, Places};
+use crate::{Error, Mode, OpenOptions, Places, kernels};
 
 /// All memories of this process.
 static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());

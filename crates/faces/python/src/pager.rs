@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farpage::{Source, SourceError};
-use farpage_services::pager::SourceObject;
-use farpage_services::{Host, default_socket};
+use farpage_client::pager::SourceObject;
+use farpage_client::{Host, default_socket};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;

@@ -6,17 +6,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_services::Access;
-use farpage_services::cluster::{Consistency, Scheduler, Wanted};
-use farpage_services::locks::LockRefusal;
-use farpage_services::{Error, Host, Refusal};
+use farpage_client::Access;
+use farpage_client::cluster::{Consistency, Scheduler, Wanted};
+use farpage_client::locks::LockRefusal;
+use farpage_client::{Error, Host, Refusal};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::buffer;
 use crate::errors::made;
-use crate::sync;
+use crate::{buffer, sync};
 
 /// The host kernel of this process, found when it is first needed.
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
@@ -29,7 +28,7 @@ pub(crate) fn with_host<T: Send>(
         let mut host = lock(&HOST);
         let host = match &mut *host {
             Some(host) => host,
-            none => none.insert(Host::connect(&farpage_services::default_socket())?),
+            none => none.insert(Host::connect(&farpage_client::default_socket())?),
         };
         act(host)
     });
@@ -190,17 +189,17 @@ pub(crate) fn flush_of_cluster(py: Python<'_>, name: &str) -> PyResult<u64> {
 /// Mapped shared memory, with the buffer protocol.
 #[pyclass(module = "farpage._farpage", frozen, weakref)]
 pub(crate) struct Shared {
-    shared: Mutex<Option<farpage_services::Shared>>,
+    shared: Mutex<Option<farpage_client::Shared>>,
     views: AtomicUsize,
 }
 
 /// Shared memory that lives as long as this.
 #[pyclass(module = "farpage._farpage", frozen)]
-struct Hold(#[expect(dead_code, reason = "it is held")] farpage_services::Hold);
+struct Hold(#[expect(dead_code, reason = "it is held")] farpage_client::Hold);
 
 /// Bytes of shared memory that stay in memory as long as this lives.
 #[pyclass(module = "farpage._farpage", frozen)]
-struct Wire(farpage_services::Wire);
+struct Wire(farpage_client::Wire);
 
 #[pymethods]
 impl Wire {
@@ -212,7 +211,7 @@ impl Wire {
 }
 
 impl Shared {
-    pub(crate) fn new(shared: farpage_services::Shared) -> Self {
+    pub(crate) fn new(shared: farpage_client::Shared) -> Self {
         Self {
             shared: Mutex::new(Some(shared)),
             views: AtomicUsize::new(0),
@@ -220,14 +219,14 @@ impl Shared {
     }
 
     /// What it is, for who keeps it.
-    pub(crate) fn own(&self, py: Python<'_>) -> PyResult<farpage_services::Shared> {
-        self.with(py, farpage_services::Shared::clone)
+    pub(crate) fn own(&self, py: Python<'_>) -> PyResult<farpage_client::Shared> {
+        self.with(py, farpage_client::Shared::clone)
     }
 
     fn with<T>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&farpage_services::Shared) -> T,
+        act: impl FnOnce(&farpage_client::Shared) -> T,
     ) -> PyResult<T> {
         match &*lock(&self.shared) {
             Some(shared) => Ok(act(shared)),
@@ -245,7 +244,7 @@ impl Shared {
     /// Size in bytes.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, farpage_services::Shared::bytes)
+        self.with(py, farpage_client::Shared::bytes)
     }
 
     /// True when what other hosts write is seen after locks.
@@ -256,14 +255,14 @@ impl Shared {
 
     /// What was written is seen by who acquires it from now on.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let shared = self.with(py, farpage_client::Shared::clone)?;
         let released = py.detach(|| shared.release());
         released.map_err(|error| raised(py, &error))
     }
 
     /// What was released is seen from now on.
     fn acquire(&self, py: Python<'_>) -> PyResult<()> {
-        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let shared = self.with(py, farpage_client::Shared::clone)?;
         let acquired = py.detach(|| shared.acquire());
         acquired.map_err(|error| raised(py, &error))
     }
@@ -287,7 +286,7 @@ impl Shared {
 
     /// Keeps bytes of it in memory.
     fn wire(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<Wire> {
-        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let shared = self.with(py, farpage_client::Shared::clone)?;
         let wired = py.detach(|| shared.wire(start, bytes));
         wired.map(Wire).map_err(|error| raised(py, &error))
     }
@@ -302,7 +301,7 @@ impl Shared {
         write: bool,
         seconds: Option<f64>,
     ) -> PyResult<Wire> {
-        let shared = self.with(py, farpage_services::Shared::clone)?;
+        let shared = self.with(py, farpage_client::Shared::clone)?;
         let access = if write { Access::Write } else { Access::Read };
         let limit = sync::limit(seconds);
         sync::does(py, || Ok(shared.lock(start, bytes, access, limit)?)).map(Wire)
@@ -316,7 +315,7 @@ impl Shared {
 
     /// Before a fork, whose child will have it too.
     fn before_fork(&self, py: Python<'_>) -> PyResult<()> {
-        let announced = self.with(py, farpage_services::Shared::before_fork)?;
+        let announced = self.with(py, farpage_client::Shared::before_fork)?;
         announced.map_err(|error| raised(py, &error))
     }
 
@@ -339,7 +338,7 @@ impl Shared {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let of = |shared: &farpage_services::Shared| {
+        let of = |shared: &farpage_client::Shared| {
             let place = (shared.address(), shared.bytes());
             (place, !shared.is_writable())
         };

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farpage_services::Error;
-use farpage_services::locks::{Hold, SegmentLock};
+use farpage_client::Error;
+use farpage_client::locks::{Hold, SegmentLock};
 use pyo3::prelude::*;
 
 use crate::errors::made;

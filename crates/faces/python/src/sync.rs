@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Once;
 use std::time::Duration;
 
-use farpage_services::sync::{self, Acquired, SyncError};
+use farpage_client::sync::{self, Acquired, SyncError};
 use pyo3::prelude::*;
 
 use crate::errors::made;

@@ -7,9 +7,8 @@ use farpage_mapio::Map;
 use farpage_sys::file::{self, Fd};
 
 use crate::file::{ERR_SEEN, File, set_errno};
-use crate::lend;
 use crate::real::{self, Lock};
-use crate::slots;
+use crate::{lend, slots};
 
 const IO_UNBUFFERED: c_int = 2;
 const ACCESS_MODE: u32 = 3;

@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farpage_client::{Host, Listed, check_owner, default_socket};
 use farpage_default_pager::manager::Manager;
 use farpage_default_pager::manager::paging::{Paging, PagingConfig};
 use farpage_host::Objects;
 use farpage_object::Pager;
 use farpage_server::joined::join::JoinConfig;
-use farpage_services::locks::FramesTold;
-use farpage_services::{Host, Listed, Service, WriteBack, check_owner, default_socket};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
 use crate::cluster::{Joined, join};
+use crate::locks::FramesTold;
+use crate::service::{Service, WriteBack};
 
 /// What a host kernel is like.
 pub struct DaemonConfig {
@@ -195,7 +196,7 @@ fn listen(service: &Service, socket: &Path, is_default: bool) -> Result<farpage_
     }
     check_owner(socket)?;
     if let Ok(host) = Host::connect(socket) {
-        let of = |status: farpage_services::Status| format!(" (process {})", status.pid);
+        let of = |status: farpage_client::Status| format!(" (process {})", status.pid);
         let process = host.status().map_or(String::new(), of);
         bail!(
             "a host kernel listens at '{}' already{process}; use that, or give another --socket",

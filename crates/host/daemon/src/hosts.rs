@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use farpage_services::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
-use farpage_services::{Error, Host, Refusal};
+use farpage_client::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
+use farpage_client::{Error, Host, Refusal};
 use serde::Serialize;
 
 use farpage_text::columns::{Side, columns};

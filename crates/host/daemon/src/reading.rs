@@ -1,8 +1,9 @@
 //! Two looks at the host kernel made into figures a second: what `stats`, `top`, the page and the
 //! metrics show.
 
+use farpage_client::{Figures, ObjectFigures, PagerFigures, times};
 use farpage_default_pager::manager::paging::PagingSpace;
-use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
+use farpage_object::Times;
 use farpage_text::size::{human, human_count};
 use serde::Serialize;
 

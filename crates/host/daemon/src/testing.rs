@@ -1,9 +1,8 @@
 //! Figures for tests of what shows them.
 
+use farpage_client::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
+use farpage_client::{Figures, ObjectFigures, PagerFigures};
 use farpage_default_pager::manager::paging::{PagingFile, PagingSpace};
-use farpage_services::cluster::{ClusterFigures, ClusterObject, HostFigures, HostFlow};
-use farpage_services::{Figures, ObjectFigures, PagerFigures};
-
 /// What a host kernel may say, with so much more of it each time.
 pub fn figures(time: u64) -> Figures {
     let object = |number: u32, name: &str, faults: u32| ObjectFigures {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use farpage_services::Host;
+use farpage_client::Host;
 use farpage_sys::area::{Area, Place};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::{Errno, Result, memory_file, process};

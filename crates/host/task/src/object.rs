@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use farpage_services::{Created, Host, Shared};
+use farpage_client::{Created, Host, Shared};
 use farpage_sys::area::Area;
 use farpage_sys::file::{self, Fd};
 use farpage_sys::{Errno, Result, memory_file};
@@ -20,7 +20,7 @@ const FILES_MAX: usize = 256;
 
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-fn refused(error: farpage_services::Error) -> VmError {
+fn refused(error: farpage_client::Error) -> VmError {
     // Its words are for people.
     farpage_sys::say!("farpage: no shared memory of the host kernel: {error}");
     VmError::ResourceShortage(Shortage::HostKernel)

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use farpage_services::Host;
+use farpage_client::Host;
 use farpage_sys::Errno;
 use farpage_sys::area::{AREA, Area, From, Held, Place};
 use farpage_sys::memory_file::{self, FIXED, WRITE};

@@ -16,8 +16,7 @@ use farpage_sys::file::Fd;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RunOptions;
-use crate::exec;
-use crate::replay;
+use crate::{exec, replay};
 
 /// What the cache on the disk may take.
 const CACHE_BYTES: u64 = 10 << 30;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use farpage_client::Host;
 use farpage_port::{Listening, Node};
-use farpage_services::Host;
 
 use super::interface::message;
 

@@ -3,27 +3,26 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use farpage_client::pager::protocol::{
+    DataWanted, OfferedCalls, OfferedClient, PageOrder, PagingCalls, PagingClient, Provided, Ready,
+    RequestCalls, RequestClient,
+};
 use farpage_port::interface::{Answer, Both, Contents};
 use farpage_port::{Node, ReceiveRight, SendRight, Sender};
 
 use super::interface::{head, serve};
-use protocol::{Offered, Order, Paging, Provided, Ready, Request, Wanted};
-
-#[allow(dead_code)]
-#[path = "../../../../crates/host/services/src/pager/protocol.rs"]
-mod protocol;
 
 /// Takes whatever is well formed.
 struct Anything;
 
-impl Offered for Anything {
+impl OfferedCalls for Anything {
     fn init(&mut self, _: Sender, kernel: SendRight) -> Both<Result<Ready, String>, SendRight> {
         Both(Err("no".into()), kernel)
     }
 }
 
-impl Paging for Anything {
-    fn data_request(&mut self, _: Sender, _: u64, _: Wanted) {}
+impl PagingCalls for Anything {
+    fn data_request(&mut self, _: Sender, _: u64, _: DataWanted) {}
     fn data_write(&mut self, _: Sender, _: u64, _: u64, contents: Contents) {
         assert!(contents.len() <= 1 << 16);
     }
@@ -31,7 +30,7 @@ impl Paging for Anything {
     fn terminate(&mut self, _: Sender) {}
 }
 
-impl Request for Anything {
+impl RequestCalls for Anything {
     fn data_provided(&mut self, _: Sender, _: u64, _: Provided, contents: Contents) {
         assert!(contents.len() <= 1 << 16);
     }
@@ -46,7 +45,7 @@ impl Request for Anything {
         _: Sender,
         _: u64,
         _: u64,
-        _: Order,
+        _: PageOrder,
         answer: Answer<Result<(), String>>,
     ) {
         answer.give(Ok(()));
@@ -67,9 +66,9 @@ fn heads() -> &'static Heads {
     HEADS.get_or_init(|| {
         let node = Node::new().expect("a Node");
         let port = node.port();
-        let paging = protocol::PagingClient::new(port.make_send());
-        let request = protocol::RequestClient::new(port.make_send());
-        let offered = protocol::OfferedClient::new(port.make_send());
+        let paging = PagingClient::new(port.make_send());
+        let request = RequestClient::new(port.make_send());
+        let offered = OfferedClient::new(port.make_send());
         let offered = offered.with_timeout(Duration::ZERO);
         Heads {
             paging: head(&port, || paging.terminate().expect("told")),
@@ -90,13 +89,13 @@ pub(crate) fn run(input: &[u8]) {
     let (node, port) = (&it.node, &it.port);
     match which % 3 {
         0 => serve(node, port, &it.offered, input, &mut |call| {
-            Offered::dispatch(&mut Anything, call)
+            OfferedCalls::dispatch(&mut Anything, call)
         }),
         1 => serve(node, port, &it.paging, input, &mut |call| {
-            Paging::dispatch(&mut Anything, call)
+            PagingCalls::dispatch(&mut Anything, call)
         }),
         _ => serve(node, port, &it.request, input, &mut |call| {
-            Request::dispatch(&mut Anything, call)
+            RequestCalls::dispatch(&mut Anything, call)
         }),
     }
 }

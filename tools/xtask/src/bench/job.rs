@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 
 use super::spread;
 use crate::args::Args;
-use crate::proc;
-use crate::setup;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
+use crate::{proc, setup};
 
 const VARIANTS: &[&str] = &["bare", "farpage", "swap file", "zram", "np.memmap"];
 const PHASES: &[&str] = &[

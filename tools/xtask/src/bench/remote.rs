@@ -11,10 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::spread;
 use crate::args::Args;
-use crate::proc;
-use crate::setup;
 use crate::table::{Table, median};
 use crate::world::{World, machine, which};
+use crate::{proc, setup};
 
 /// One way to read, and where its data are.
 struct Way {

@@ -11,10 +11,9 @@ use anyhow::{Context, Result, ensure};
 use super::bounds::{Asserts, Bound, quotients};
 use super::{fault, spread};
 use crate::args::Args;
-use crate::install_c;
-use crate::proc;
 use crate::table::{Table, median};
 use crate::world::{World, machine};
+use crate::{install_c, proc};
 
 /// How a program comes to read.
 #[derive(Clone, Copy, PartialEq)]

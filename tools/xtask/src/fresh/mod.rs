@@ -24,10 +24,9 @@ use crate::fresh::groups::Group;
 use crate::fresh::readme::Command;
 use crate::fresh::root::{Root, User};
 use crate::fresh::steps::Step;
-use crate::proc;
-use crate::release;
 use crate::table::Table;
 use crate::world::{World, which};
+use crate::{proc, release};
 
 /// Longest for one command. The whole build takes some ten minutes on two idle processors.
 const COMMAND_MAX: Duration = Duration::from_secs(3600);

@@ -10,9 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use farpage_testkit::Guard;
 
 use crate::fresh::settings;
-use crate::kept;
-use crate::proc;
 use crate::world::which;
+use crate::{kept, proc};
 
 /// Debian 12.
 const RELEASE: &str = "bookworm";

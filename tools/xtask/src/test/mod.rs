@@ -21,9 +21,8 @@ use crate::kept::{Kept, Seconds};
 use crate::proc;
 use crate::setup;
 use crate::sources;
-use crate::tidy;
-use crate::wheel;
 use crate::world::{World, own_program};
+use crate::{tidy, wheel};
 pub(crate) use groups::Group;
 use report::{Steps, slowest};
 

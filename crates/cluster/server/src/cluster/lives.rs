@@ -8,8 +8,9 @@ use std::sync::Mutex;
 
 use farpage_network::Incarnation;
 use farpage_rules::coherence::Host;
+use farpage_sys::lock;
 
-use super::{Cluster, Inner, Kind, lock, put};
+use super::{Cluster, Inner, Kind, put};
 
 /// Questions at a time. Who asks more often is told that all live, and asks again.
 const OPEN_MAX: usize = 4096;

@@ -23,12 +23,13 @@ use farpage_membership::{
 use farpage_network::{ClusterKey, Incarnation, Network, NetworkError};
 use farpage_object::{Access, PAGE_BYTES, PageRange, Pager};
 use farpage_rules::coherence::Host;
+use farpage_sys::lock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::backing::{Backing, BackingError};
 use crate::counters::Figures;
-use crate::object::{About, lock};
+use crate::object::About;
 use crate::server::{
     GiveUp, Hosts, Left, OnLocked, OnReleased, OpenError, Server, Wire, Wrong, check_kind,
 };
@@ -253,8 +254,7 @@ pub trait Observer: Send + Sync {
         let _ = thread;
     }
 
-    /// Whether a process of this host lives ([`Cluster::asks_whether`]): who once does not never
-    /// does.
+    /// Whether a process of this host lives ([`Cluster::asks_whether`]). No process lives again.
     fn lives(&self, process: u64) -> bool {
         let _ = process;
         false

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use farpage_host::Object;
 use farpage_membership::{ControlError, Durability, ObjectId};
 use farpage_rules::coherence::Host;
+use farpage_sys::lock;
 
-use super::{Cluster, HaveError, Inner, Kind, Wish, lock, put};
+use super::{Cluster, HaveError, Inner, Kind, Wish, put};
 
 /// Time between two looks at whether there is no use in waiting any more.
 const LOOK: Duration = Duration::from_millis(100);

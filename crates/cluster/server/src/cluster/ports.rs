@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use farpage_membership::{CheckedIn, ControlError, View};
 use farpage_network::{Incarnation, MESSAGE_BYTES_MAX, Priority};
+use farpage_sys::lock;
 
 use super::post::{Kind, Post};
-use super::{Cluster, Inner, lock, put, take};
+use super::{Cluster, Inner, put, take};
 
 /// Bytes of one packet at most: what one message of a program may have, and its head.
 const PACKET_BYTES_MAX: usize = (64 << 20) + (1 << 20);

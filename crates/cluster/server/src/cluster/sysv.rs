@@ -6,9 +6,10 @@ use std::sync::Mutex;
 use farpage_membership::View;
 use farpage_network::Incarnation;
 use farpage_rules::sysv::{Command, Message, Output, Replica, Reply, Thread};
+use farpage_sys::lock;
 
 use super::post::Inbox;
-use super::{Cluster, Inner, Kind, lock, put, take};
+use super::{Cluster, Inner, Kind, put, take};
 
 /// Why calls fail here when this host is out of the cluster.
 const EIO: i32 = 5;

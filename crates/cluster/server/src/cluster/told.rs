@@ -1,7 +1,6 @@
 //! What hosts tell one another of what they counted, or have flushed, when a user asks one of them.
 //!
-//! A thread of its own looks, so that who brings messages is not kept. A host that is out of the view
-//! tells nothing, and is not waited for.
+//! A thread of its own looks, so that messages go on. Hosts that are out of the view are not asked.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,9 +10,10 @@ use std::time::{Duration, Instant};
 use farpage_membership::Durability;
 use farpage_network::Incarnation;
 use farpage_rules::coherence::Host;
+use farpage_sys::lock;
 use serde::{Deserialize, Serialize};
 
-use super::{Cluster, HaveError, Inner, Kind, fits, lock, put};
+use super::{Cluster, HaveError, Inner, Kind, fits, put};
 use crate::counters::Figures;
 use crate::durable::FlushError;
 use crate::seen::{Flow, UnitFigures};

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use farpage_object::{Access, PAGE_BYTES, PageOut, PageRange, PagerError, Supplied, Ticket};
+use farpage_sys::lock;
 
-use super::{Shared, UNREADABLE, lock};
+use super::{Shared, UNREADABLE};
 use crate::unit::{Places, Taken};
 
 /// A disk that fails has many units.

@@ -6,8 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use farpage_object::{Access, PagerError};
+use farpage_sys::lock;
 
-use super::{Shared, UNREADABLE, lock};
+use super::{Shared, UNREADABLE};
 use crate::cell::Event;
 use crate::durable::{FlushError, Flushed};
 use crate::unit::Places;

@@ -2,8 +2,9 @@
 
 use farpage_object::Access;
 use farpage_rules::coherence::{Host, Hosts, Known, Message, TwinMessage, Violation};
+use farpage_sys::lock;
 
-use super::{FENCED, Kind, NotTaken, Shared, lock};
+use super::{FENCED, Kind, NotTaken, Shared};
 use crate::cell::{Cell, Event};
 use crate::server::Stage;
 use crate::units::Units;

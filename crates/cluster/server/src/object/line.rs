@@ -2,8 +2,9 @@
 //! gathering of what is written and its sending, and what the simple scheduler says is in order.
 
 use farpage_rules::coherence::{Host, Violation};
+use farpage_sys::lock;
 
-use super::{Kind, Shared, lock};
+use super::{Kind, Shared};
 use crate::line::Happening;
 use crate::wire::Said;
 

@@ -7,8 +7,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use farpage_object::{Access, PagerError};
+use farpage_sys::lock;
 
-use super::{FENCED, Kind, SEALED, Shared, UNREADABLE, lock};
+use super::{FENCED, Kind, SEALED, Shared, UNREADABLE};
 use crate::cell::{Cell, Event};
 use crate::unit::Places;
 

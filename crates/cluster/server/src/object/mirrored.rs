@@ -4,8 +4,9 @@ use std::sync::{Mutex, Weak};
 
 use farpage_object::{PageIndex, PagerError};
 use farpage_rules::coherence::{Epoch, Host, Message, Report, Violation};
+use farpage_sys::lock;
 
-use super::{Kind, Shared, lock};
+use super::{Kind, Shared};
 use crate::cell::Cell;
 use crate::counters::count;
 use crate::holds::Due;

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use farpage_host::Object;
@@ -26,6 +26,7 @@ use farpage_membership::{Consistency, Scheduler};
 use farpage_object::{Access, ObjectId, PAGE_BYTES, PageRange, PagerError, errno};
 use farpage_rules::coherence::{Contents, HOSTS_MAX, Host, Message, Output};
 use farpage_rules::coherence::{Page, Twinned, Violation};
+use farpage_sys::lock;
 
 use crate::backing::Backing;
 use crate::cell::{Cell, Event};
@@ -724,8 +725,4 @@ impl Shared {
         }
         self.refuses_locks(unit, NotTaken::Failed(error), |_| true);
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

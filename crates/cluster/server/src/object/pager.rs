@@ -8,8 +8,9 @@ use farpage_object::{
     Access, DataRequest, ObjectId, PageIndex, PageOut, Pager, PagerError, Supplied, Ticket,
 };
 use farpage_rules::coherence::Twinned;
+use farpage_sys::lock;
 
-use super::{FENCED, HOMELESS, LOST, SEALED, Shared, UNREADABLE, lock};
+use super::{FENCED, HOMELESS, LOST, SEALED, Shared, UNREADABLE};
 use crate::cell::Event;
 use crate::counters::count;
 use crate::holds::Due;

@@ -6,8 +6,9 @@ use std::sync::{Mutex, Weak};
 use farpage_host::Object;
 use farpage_object::{PAGE_BYTES, PageRange, PagerError};
 use farpage_rules::coherence::{Host, Hosts, Page, Report, Standing, Twinned, Verdict, Violation};
+use farpage_sys::lock;
 
-use super::{FENCED, HOMELESS, Home, Shared, lock};
+use super::{FENCED, HOMELESS, Home, Shared};
 use crate::cell::Cell;
 use crate::recovery::of_nobody;
 use crate::unit::Places;

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use farpage_object::Access;
 use farpage_rules::coherence::Message;
+use farpage_sys::lock;
 
 use super::pager::IS_SEALED;
-use super::{Kind, SEALED, Shared, lock};
+use super::{Kind, SEALED, Shared};
 use crate::cell::{Cell, Event};
 use crate::holds::Due;
 use crate::unit::Places;

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
 
 use farpage_object::Access;
+use farpage_sys::lock;
 
-use super::{Shared, lock};
+use super::Shared;
 use crate::cell::{Cell, Event};
 use crate::changed::Watch;
 use crate::seen::{Holds, UnitFigures};

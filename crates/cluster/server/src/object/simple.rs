@@ -8,8 +8,9 @@ use std::sync::Mutex;
 
 use farpage_object::{PageRange, PagerError};
 use farpage_rules::coherence::{Host, Hosts, Violation};
+use farpage_sys::lock;
 
-use super::{HOMELESS, Kind, Shared, UNREADABLE, lock};
+use super::{HOMELESS, Kind, Shared, UNREADABLE};
 use crate::counters::count;
 use crate::line::Happening;
 use crate::simple::{Message, Said, State};

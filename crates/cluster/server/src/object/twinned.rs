@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use farpage_object::{PAGE_BYTES, PageIndex, PagerError, errno};
 use farpage_rules::coherence::{Host, TwinMessage, TwinOutput, Twinned, Violation};
+use farpage_sys::lock;
 
-use super::{FENCED, Kind, LOST, Shared, Work, lock};
+use super::{FENCED, Kind, LOST, Shared, Work};
 use crate::cell::{Cell, Event};
 use crate::counters::{add, count};
 use crate::diff::{diff, runs};

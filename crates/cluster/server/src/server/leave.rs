@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use farpage_rules::coherence::{Host, Hosts};
-use farpage_sys::say;
+use farpage_sys::{lock, say};
 
 use super::{Server, Shell};
-use crate::object::{Shared, lock};
+use crate::object::Shared;
 use crate::units::Units;
 use crate::wire::Said;
 

@@ -13,13 +13,14 @@ use farpage_host::{Object, Objects};
 use farpage_membership::{Consistency, Scheduler};
 use farpage_object::{Access, PageRange, Pager, PagerError};
 use farpage_rules::coherence::{Generation, Host, Members, View, Violation};
+use farpage_sys::lock;
 
 use crate::backing::Backing;
 use crate::counters::{Figures, Flows};
 use crate::durable::FlushError;
 use crate::gate::Gate;
 use crate::holds::Holds;
-use crate::object::{About, FENCED, Home, LOST, NotTaken, SEALED, Shared, UNREADABLE, lock};
+use crate::object::{About, FENCED, Home, LOST, NotTaken, SEALED, Shared, UNREADABLE};
 use crate::parts::Parts;
 use crate::recovery::Recovering;
 use crate::seen::{Flow, UnitFigures};
@@ -328,8 +329,7 @@ pub enum Wrong {
 }
 
 impl Server {
-    /// The server of `own`, among `hosts`. What does not fit into the memory of `objects` goes to
-    /// `paging_space`.
+    /// The server of `own`, among `hosts`. What `objects` has no room for goes to `paging_space`.
     ///
     /// # Errors
     /// Without threads.

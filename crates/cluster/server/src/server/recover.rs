@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use farpage_rules::coherence::{Change, Generation, HOSTS_MAX, Host, Report};
+use farpage_sys::lock;
 
 use super::{Hosts, Server, Wrong, wrong};
-use crate::object::{Shared, lock};
+use crate::object::Shared;
 use crate::recovery::Recovering;
 use crate::wire::{Said, UNITS_MAX};
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use farpage_rules::coherence::{Epoch, Generation, HOSTS_MAX, Host, Message, Receipt, TwinMessage};
+use farpage_sys::lock;
 
 use super::{EARLY_MAX, Server, Wrong, wrong};
 use crate::mirrored::{Parcel, Then, Written};
-use crate::object::{Shared, lock};
+use crate::object::Shared;
 use crate::parts::Place;
 use crate::simple;
 use crate::units::Units;

@@ -3,8 +3,7 @@
 use farpage_kernel::{Kernel, PLACE_START};
 use farpage_sys::file::Fd;
 use farpage_sys::linux::general as g;
-use farpage_sys::uffd;
-use farpage_sys::{Errno, mem, syscall};
+use farpage_sys::{Errno, mem, syscall, uffd};
 
 use crate::support::{MIB, activate, check, dormant, fill, in_memory, kernel, map, press, words};
 

@@ -5,10 +5,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use farpage_sys::copy;
-use farpage_sys::file;
 use farpage_sys::uffd::{Uffd, with_device};
 use farpage_sys::view::View;
+use farpage_sys::{copy, file};
 
 const PAGE: usize = 4096;
 

@@ -8,10 +8,11 @@ use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use farpage_client::Host;
+use farpage_daemon::Service;
+use farpage_daemon::locks::FramesTold;
 use farpage_host::Objects;
 use farpage_object::{DataRequest, ObjectId, PageOut, Pager, PagerError, Supplied};
-use farpage_services::locks::FramesTold;
-use farpage_services::{Host, Service};
 use farpage_testkit::Started;
 use farpage_testkit::server::{Answer, Server, Speed};
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use farpage_services::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
+use farpage_client::cluster::{ClusterListed, Consistency, Scheduler, Wanted};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{Size, human};
 use farpage_text::time::micros;
@@ -120,10 +120,10 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         let listed = host.cluster()?;
         let there = listed.objects.iter().find(|one| one.name == args.name);
         if let Some(over) = there.filter(|one| one.is_over()) {
-            return Err(farpage_services::Refusal::Over(over.name.clone()).into());
+            return Err(farpage_client::Refusal::Over(over.name.clone()).into());
         }
         if there.is_some() {
-            return Err(farpage_services::Refusal::Exists(args.name.clone()).into());
+            return Err(farpage_client::Refusal::Exists(args.name.clone()).into());
         }
         match &args.file {
             Some(file) => host.shared_with_file(&args.name, wanted, file).map(drop),

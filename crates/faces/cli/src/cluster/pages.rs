@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use farpage_client::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 use farpage_object::PAGE_BYTES;
-use farpage_services::cluster::{Holds, PageAtHost, PageChanged, PageTold, PagesTold, PagesWanted};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::human;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use farpage_client::{Error, Host};
 use farpage_daemon::hosts::{self, ClusterReading};
 use farpage_daemon::reading::{FaultRates, HostReading, Row};
 use farpage_default_pager::manager::paging::trouble;
-use farpage_services::{Error, Host};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_count, human_time};
 

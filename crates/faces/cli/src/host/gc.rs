@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage_services::default_socket;
+use farpage_client::default_socket;
 use rustix::process::geteuid;
 
 use farpage_supervisor::{control_socket, shm};

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use farpage_services::{Figures, ObjectFigures};
+use farpage_client::{Figures, ObjectFigures};
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{human, human_time};
 

@@ -4,7 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use farpage_services::locks::{FramesTold, LentListed, LocksListed, ProcessLocks};
+use farpage_client::locks::{LentListed, LocksListed, ProcessLocks};
+use farpage_daemon::locks::FramesTold;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::{Size, human};
@@ -175,7 +176,7 @@ fn or_none(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farpage_services::locks::UserLocks;
+    use farpage_client::locks::UserLocks;
 
     #[test]
     fn users_and_groups_are_found_by_name_and_number() {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use farpage_services::{Error, Host, default_socket};
+use farpage_client::{Error, Host, default_socket};
 
 /// Which host kernel is meant.
 #[derive(Args, Debug)]

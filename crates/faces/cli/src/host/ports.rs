@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use farpage_services::PortsListed;
+use farpage_client::PortsListed;
 use farpage_text::columns::{Side, columns};
 use farpage_text::size::counted;
 
@@ -58,7 +58,7 @@ fn table(listed: &PortsListed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farpage_services::PortListed;
+    use farpage_client::PortListed;
 
     #[test]
     fn a_line_says_what_there_is_and_how_much_is_held() {

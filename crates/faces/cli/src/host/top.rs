@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use farpage_client::{Error, Figures, Host};
 use farpage_daemon::hosts::{self, ClusterReading, Looks};
 use farpage_daemon::reading::{HostReading, Row};
-use farpage_services::{Error, Figures, Host};
 use farpage_supervisor::signals;
 use farpage_text::size::human_count;
 use ratatui::Frame;

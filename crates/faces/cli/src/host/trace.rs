@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use farpage_client::Message;
 use farpage_daemon::symbols::Symbols;
-use farpage_services::Message;
 use farpage_text::size::human;
 
 use super::WhichHost;

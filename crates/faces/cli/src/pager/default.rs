@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use farpage_client::{Host, default_socket};
 use farpage_default_pager::manager::paging::Paging;
-use farpage_default_pager::manager::paging::{PagingFile, PagingSpace};
-use farpage_default_pager::manager::paging::{named, trouble};
+use farpage_default_pager::manager::paging::{PagingFile, PagingSpace, named, trouble};
 use farpage_default_pager::manager::{Ended, FileSpace, Offer, Space, Wired};
 use farpage_object::SEGMENT_BYTES;
-use farpage_services::{Host, default_socket};
 use farpage_supervisor::signals;
 use farpage_sys::memory_limit::MemoryLimit;
 use farpage_sys::signal;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use farpage_services::{Host, PagerListed, default_socket};
+use farpage_client::{Host, PagerListed, default_socket};
 use farpage_sys::{process, signal};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -5,8 +5,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use farpage_client::Shared;
 use farpage_default_pager::manager::paging::PagingSpace;
-use farpage_services::Shared;
 use farpage_testkit::Started;
 
 use crate::support::up::{Up, farpage, until};
@@ -198,7 +198,7 @@ fn the_reader() {
     let Ok(number) = std::env::var(READER) else {
         return;
     };
-    let host = farpage_services::Host::connect(&farpage_services::default_socket()).unwrap();
+    let host = farpage_client::Host::connect(&farpage_client::default_socket()).unwrap();
     let shared = host.open("grid").unwrap();
     (0..shared.words().len() / PAGE_WORDS).for_each(|number| check(&shared, number, 1));
     println!("{READY}");

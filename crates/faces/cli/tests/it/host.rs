@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
-use farpage_services::locks::Hold;
-use farpage_services::{Error, Host, Refusal};
+use farpage_client::locks::Hold;
+use farpage_client::{Error, Host, Refusal};
 use farpage_testkit::Started;
 
 use crate::support::up::{HANGS, Up, farpage, until};
@@ -20,7 +20,7 @@ fn the_program() {
     let Ok(bytes) = std::env::var(PROGRAM) else {
         return;
     };
-    let host = Host::connect(&farpage_services::default_socket()).unwrap();
+    let host = Host::connect(&farpage_client::default_socket()).unwrap();
     let shared = host.create("filled", bytes.parse().unwrap()).unwrap();
     let mut seed = 1u64;
     for word in shared.words() {
@@ -159,7 +159,7 @@ fn users_and_objects_keep_within_what_they_may_have() {
     until("they keep within 8 MiB", || resident("") <= 8 * MIB);
 
     one.set_ram(MIB).unwrap();
-    let check = |shared: &farpage_services::Shared| {
+    let check = |shared: &farpage_client::Shared| {
         let words = shared.words().iter().enumerate().step_by(512);
         let mut wrong =
             words.filter(|(at, word)| word.load(Ordering::Relaxed) != *at as u64 ^ 0x5a5a);

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farpage_services::pager::{About, MemoryObject, PageRequest};
-use farpage_services::{Host, default_socket};
+use farpage_client::pager::{About, MemoryObject, PageRequest};
+use farpage_client::{Host, default_socket};
 use farpage_testkit::{Started, until};
 use rustix::process::{Pid, Signal, kill_process};
 

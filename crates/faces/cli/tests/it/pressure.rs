@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farpage_services::Host;
+use farpage_client::Host;
 use farpage_testkit::{Cgroup, Started, pass};
 
 use crate::support::compile;
@@ -58,7 +58,7 @@ fn the_program() {
     let Ok(seconds) = std::env::var(USES) else {
         return;
     };
-    let host = Host::connect(&farpage_services::default_socket()).expect("a host kernel");
+    let host = Host::connect(&farpage_client::default_socket()).expect("a host kernel");
     let shared = host.create("", OBJECT_BYTES).expect("memory");
     let pages = shared.words().len() / 512;
     let threads = 3;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farpage_services::Host;
+use farpage_client::Host;
 use farpage_task::{AddressSpace, Inheritance, PAGE_BYTES as PAGE, Protection, Shortage, VmError};
 use farpage_testkit::until;
 

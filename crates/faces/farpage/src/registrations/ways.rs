@@ -8,8 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farpage_pinning::system::Places;
 
-use crate::LockError;
-use crate::locks;
+use crate::{LockError, locks};
 
 use super::error::RegisterError;
 

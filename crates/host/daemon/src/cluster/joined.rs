@@ -11,15 +11,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farpage_client::Refusal;
 use farpage_host::Objects;
 use farpage_object::Pager;
 use farpage_server::joined::join::{JoinConfig, JoinPlan, PORT, config, leave};
 use farpage_server::{Cluster, JoinError, Observer, PortWire};
-use farpage_services::{Here, NetMessages, Refusal};
 
 use super::ports::{self, Wired};
+use crate::net_message::NetMessages;
+use crate::service::here::Here;
 use crate::symbols::Symbols;
-
 /// Before the first attempt to join again.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Between two attempts at most.

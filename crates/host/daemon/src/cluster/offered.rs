@@ -1,21 +1,29 @@
 //! What the host kernel offers its processes of the cluster.
 
+use farpage_client::Refusal;
+use farpage_client::cluster::{
+    ClusterListed, Consistency, HostListed, PagesWanted, Passes, Scheduler, SharedFigures,
+    SharedListed, Wanted,
+};
 use farpage_membership::{Consistency as How, ControlError, Durability, Scheduler as Recorded};
 use farpage_object::{Access, PageRange};
 use farpage_server::{HaveError, NotLocked, OpenError, Wish};
-use farpage_services::Refusal;
-use farpage_services::cluster::{
-    Cluster, ClusterListed, Consistency, Files, GiveUp, Had, HostListed, OnFigures, OnFlushed,
-    OnLocked, OnPages, OnReleased, PagesWanted, Passes, Scheduler, SharedFigures, SharedListed,
-    Wanted,
-};
 use farpage_text::size::human;
 
 use super::joined::Joined;
 use super::told;
+use crate::service::cluster::{
+    Files, GiveUp, Had, OnFigures, OnFlushed, OnLocked, OnPages, OnReleased,
+};
 
-impl Cluster for Joined {
-    fn have(
+/// Calls may take as long as the cluster's store does.
+impl Joined {
+    /// The object of a name, which is made for a user when there is none and it is said how. This
+    /// host has it from then on, until [`Joined::release`] was called as often as this.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotYours`], [`Refusal::Differs`], [`Refusal::Cluster`].
+    pub(crate) fn have(
         &self,
         name: &str,
         uid: u32,
@@ -56,7 +64,8 @@ impl Cluster for Joined {
         })
     }
 
-    fn release(&self, number: u64) {
+    /// This host no longer has an object.
+    pub(crate) fn release(&self, number: u64) {
         // With a stay that is over, all is released.
         let Ok(cluster) = self.stay() else {
             return;
@@ -68,17 +77,26 @@ impl Cluster for Joined {
         }
     }
 
-    fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal> {
+    /// Takes an object's name away.
+    ///
+    /// # Errors
+    /// As [`Joined::have`].
+    pub(crate) fn remove(&self, name: &str, uid: u32) -> Result<(), Refusal> {
         let removed = self.asked()?.remove(name, uid);
         removed.map_err(|error| refusal(name, error))
     }
 
-    fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal> {
+    /// Seals an object: no host writes to it again. All hosts know it when this returns.
+    ///
+    /// # Errors
+    /// As [`Joined::have`].
+    pub(crate) fn seal(&self, name: &str, uid: u32) -> Result<(), Refusal> {
         let sealed = self.asked()?.seal(name, uid);
         sealed.map_err(|error| refusal(name, error))
     }
 
-    fn flush(&self, name: &str, uid: u32, answer: OnFlushed) {
+    /// All that any host wrote to an object is in its file before `answer` is called.
+    pub(crate) fn flush(&self, name: &str, uid: u32, answer: OnFlushed) {
         match self.asked() {
             Ok(cluster) => {
                 let name = name.to_owned();
@@ -92,7 +110,8 @@ impl Cluster for Joined {
         }
     }
 
-    fn passes(&self, number: u64, what: Passes, answer: OnReleased) {
+    /// This host releases or acquires an object, and `answer` is told when it has.
+    pub(crate) fn passes(&self, number: u64, what: Passes, answer: OnReleased) {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
             Err(refusal) => return answer(Err(refusal)),
@@ -106,7 +125,17 @@ impl Cluster for Joined {
         }
     }
 
-    fn locks(&self, number: u64, pages: PageRange, access: Access, answer: OnLocked) -> GiveUp {
+    /// Keeps pages of an object at this host from when `answer` is told until
+    /// [`Joined::unlocks`]. Meanwhile other hosts wait to write, and with [`Access::Write`] to
+    /// read, too. The value that is returned gives up the lock as long as `answer` was not told,
+    /// and does nothing later.
+    pub(crate) fn locks(
+        &self,
+        number: u64,
+        pages: PageRange,
+        access: Access,
+        answer: OnLocked,
+    ) -> GiveUp {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
             Err(refusal) => {
@@ -127,25 +156,35 @@ impl Cluster for Joined {
         cluster.locks(number, pages, access, Box::new(ended))
     }
 
-    fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool {
+    /// Whether all these pages are still locked: a host that is cut off or leaves has no locks.
+    pub(crate) fn has_locked(&self, number: u64, pages: PageRange, access: Access) -> bool {
         self.stay()
             .is_ok_and(|cluster| cluster.has_locked(number, pages, access))
     }
 
-    fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
+    /// Gives back a lock of [`Joined::locks`].
+    pub(crate) fn unlocks(&self, number: u64, pages: PageRange, access: Access) {
         // With a stay that is over, all is given back.
         if let Ok(cluster) = self.stay() {
             cluster.unlocks(number, pages, access);
         }
     }
 
-    fn wake(&self, number: u64, offset: u64, hosts: u64) {
+    /// Wakes threads of these hosts (one bit each) that wait at a byte of an object, and does not
+    /// wait until they are awake.
+    pub(crate) fn wake(&self, number: u64, offset: u64, hosts: u64) {
         if let Ok(cluster) = self.stay() {
             cluster.wake_at(number, offset, hosts);
         }
     }
 
-    fn asks_whether(&self, host: u8, process: u64, answer: Box<dyn FnOnce(bool) + Send>) {
+    /// Whether a process of another host lives, which `answer` is told when it is known.
+    pub(crate) fn asks_whether(
+        &self,
+        host: u8,
+        process: u64,
+        answer: Box<dyn FnOnce(bool) + Send>,
+    ) {
         match self.stay() {
             Ok(cluster) => cluster.asks_whether(host, process, answer),
             // Nobody knows.
@@ -153,7 +192,8 @@ impl Cluster for Joined {
         }
     }
 
-    fn pages(&self, name: &str, uid: u32, wanted: PagesWanted, answer: OnPages) {
+    /// Pages of an object, which `answer` is told when all hosts have told.
+    pub(crate) fn pages(&self, name: &str, uid: u32, wanted: PagesWanted, answer: OnPages) {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
             Err(refusal) => return answer(Err(refusal)),
@@ -185,7 +225,8 @@ impl Cluster for Joined {
         }
     }
 
-    fn figures(&self, uid: u32, answer: OnFigures) {
+    /// What all hosts do, as a user sees it.
+    pub(crate) fn figures(&self, uid: u32, answer: OnFigures) {
         let cluster = match self.asked() {
             Ok(cluster) => cluster,
             Err(refusal) => return answer(Err(refusal)),
@@ -195,7 +236,8 @@ impl Cluster for Joined {
         cluster.asks_figures(Box::new(answer));
     }
 
-    fn list(&self, uid: u32) -> ClusterListed {
+    /// What there is, as a user sees it.
+    pub(crate) fn list(&self, uid: u32) -> ClusterListed {
         let cluster = match self.stay() {
             Ok(cluster) => cluster,
             Err(trouble) => {

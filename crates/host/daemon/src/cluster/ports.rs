@@ -3,13 +3,12 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::{Context, Result};
+use farpage_client::{PortListed, Refusal};
 use farpage_membership::{CheckedIn, ControlError};
 use farpage_server::{Cluster, PortWire};
-use farpage_services::Refusal;
-use farpage_services::net_message::{Found, Names, NetMessages, PortListed, Wire};
 
 use super::joined::Joined;
-
+use crate::net_message::{Found, Names, NetMessages, Wire};
 /// Names in the cluster's store, once this host is in it.
 #[derive(Default)]
 pub(super) struct Stored(OnceLock<Weak<Joined>>);

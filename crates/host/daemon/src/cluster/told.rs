@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use farpage_membership::Description;
-use farpage_server::{State, UnitFigures, Units};
-use farpage_services::cluster::{
+use farpage_client::cluster::{
     ClusterFigures, ClusterObject, Holds, HostFigures, HostFlow, PageAtHost, PageChanged, PageTold,
     PagesTold,
 };
-
+use farpage_membership::Description;
+use farpage_server::{State, UnitFigures, Units};
 /// Pages of an object, from what each host told of them; in this order, or the hottest first.
 pub fn pages(
     name: &str,

@@ -1,7 +1,8 @@
 //! Figures as Prometheus reads them.
 
+use farpage_client::{Figures, ObjectFigures, PagerFigures, times};
 use farpage_default_pager::manager::paging::PagingFile;
-use farpage_services::{Figures, ObjectFigures, PagerFigures, Times, times};
+use farpage_object::Times;
 use prometheus::TextEncoder;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,

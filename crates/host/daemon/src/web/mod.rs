@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farpage_services::{Figures, Host};
+use farpage_client::{Figures, Host};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -24,9 +24,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use request::Rules;
+
 use crate::hosts::{ClusterReading, Looks};
 use crate::reading::HostReading;
-use request::Rules;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -232,7 +233,7 @@ fn page() -> String {
 
 impl Seen {
     fn takes(&mut self, mut figures: Figures, cluster: Option<ClusterReading>) {
-        let most = |one: &farpage_services::ObjectFigures| std::cmp::Reverse(one.resident_bytes);
+        let most = |one: &farpage_client::ObjectFigures| std::cmp::Reverse(one.resident_bytes);
         figures.objects.sort_by_key(most);
         figures.objects.truncate(OBJECTS_MAX);
         let before = (self.figures.at_ns > 0).then_some(&self.figures);

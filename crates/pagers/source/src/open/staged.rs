@@ -1,6 +1,7 @@
 //! Objects in stores, open for writing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use farpage_sys::lock;
+use std::sync::{Arc, Mutex};
 
 use crate::remote::{ObjectSource, ObjectWriter};
 use crate::{Cache, Reach, Retry, Source, SourceError, within};
@@ -75,10 +76,6 @@ impl Staged {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn keep(cache: Option<&Cache>, source: ObjectSource) -> Arc<dyn Source> {

@@ -15,9 +15,8 @@ use object_store::client::{
 use ureq::Body;
 
 use crate::SourceError;
-use crate::remote::check;
 use crate::remote::client::{Client, Failure};
-use crate::remote::{headers, settings};
+use crate::remote::{check, headers, settings};
 
 /// An answer to a control request is not longer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::error::{Ended, Violation};
 use super::incoming::Incoming;
@@ -39,11 +39,6 @@ pub struct Link {
 const HERE: u8 = 0;
 const GONE: u8 = 1;
 const HALF_SHUT: u8 = 2;
-
-/// Locks: nothing of ours panics while it holds a lock of a Link.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Link {
     /// The parts put together.

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use std::os::fd::AsFd;
 
-use super::control;
-use super::ends::{Link, lock};
+use farpage_sys::lock;
+
+use super::ends::Link;
 use super::error::{Ended, ReceiveError, Violation, errno};
 use super::frame::{
     Attached, Body, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Message,
@@ -17,7 +18,7 @@ use super::layout::WORDS;
 use super::linger::{self, Patience};
 use super::memory::{Borrowed, copy_donated, map_donated};
 use super::ring::Consumer;
-use super::wake;
+use super::{control, wake};
 
 /// Looks in vain between two at whether the peer is still there.
 const LOOKS: u32 = 64;

@@ -5,19 +5,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farpage_sys::Errno;
+use farpage_sys::{Errno, lock};
 
-use super::ends::{Link, lock};
+use super::ends::Link;
 use super::error::{Ended, SendError, Violation, errno};
 use super::frame::{
     Frame, HEADER_BYTES, Head, IN_LONG_RING_MAX, IN_RING_MAX, IN_SLOT_MAX, Kind, Slots, long_slots,
     words_of,
 };
 use super::layout::{LONG_SLOTS, SLOTS, WORDS};
-use super::linger;
 use super::memory::{Loan, LoanId, Region, RegionHandle, Sealed};
 use super::ring::{Lines, Producer};
-use super::{FDS_MAX, control, wake};
+use super::{FDS_MAX, control, linger, wake};
 
 /// Time between two looks at a socket that is full.
 const SOCKET_LOOK: Duration = Duration::from_millis(1);

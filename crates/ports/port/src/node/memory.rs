@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farpage_sys::Result;
-use farpage_sys::memory_file;
+use farpage_sys::{Result, memory_file};
 
 use super::Node;
 use crate::link::{Frozen, Loan, Region, RegionHandle, Sealed};

@@ -15,8 +15,7 @@ use farpage_sys::linux::general as g;
 use farpage_sys::{Errno, Result, process, syscall};
 
 use super::{by_identity, file_of, maps, memory, paths, say};
-use crate::program;
-use crate::start;
+use crate::{program, start};
 
 const AT_EMPTY_PATH: usize = g::AT_EMPTY_PATH as usize;
 const SELF: &CStr = c"/proc/self/exe";

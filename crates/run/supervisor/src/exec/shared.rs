@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use farpage_services::{Host, Shared, default_socket};
+use farpage_client::{Host, Shared, default_socket};
 use farpage_source::{Reach, Source, SourceError, within};
 
 const SCHEME: &str = "shared:";

@@ -27,8 +27,7 @@ use farpage_object::{SpillState, Tier, fds};
 use farpage_sys::elf::{self, Image};
 use farpage_sys::file::Fd;
 use farpage_sys::spawn::{Program, Step, spawn};
-use farpage_sys::{Errno, process};
-use farpage_sys::{join, layout as program_layout, seccomp};
+use farpage_sys::{Errno, join, layout as program_layout, process, seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
 

@@ -3,12 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use farpage_object::{Control, Death, Inject, TASKS_MAX};
-use farpage_sys::futex;
+use farpage_sys::{futex, lock};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -198,8 +198,4 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let builder = std::thread::Builder::new().name(name.to_string());
     builder.spawn(work).context("cannot start a thread")?;
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

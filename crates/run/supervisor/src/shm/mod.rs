@@ -27,8 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::signals;
 pub use cost::Cost;
-use farpage_default_pager::manager::paging::SpillSet;
-use farpage_default_pager::manager::paging::WhenFull;
+use farpage_default_pager::manager::paging::{SpillSet, WhenFull};
 use farpage_text::size::{counted, human};
 use objects::KeptObjects;
 
@@ -173,7 +172,7 @@ impl KeptMemory {
         if let Some(names) = &self.names {
             names.hide();
         }
-        let figures = objects::lock(&self.kept).end();
+        let figures = farpage_sys::lock(&self.kept).end();
         if let Some(names) = &self.names {
             self.cost.get_or_init(|| names.cost());
             names.end();

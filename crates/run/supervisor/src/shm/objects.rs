@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{File, FileTimes};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use farpage_default_pager::DefaultPager;
 use farpage_host::{Object, Objects, SpaceId};
@@ -70,10 +70,6 @@ impl MadeFile {
             Contents::Linuxs | Contents::Written | Contents::Wanted => None,
         }
     }
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn number(fd: &OwnedFd) -> Fd {

@@ -15,14 +15,14 @@ use farpage_object::PageRange;
 use farpage_object::shm::{Answer, Ask, Ipc, Kind};
 use farpage_sys::file::{self, Fd};
 use farpage_sys::linux::general as g;
-use farpage_sys::{Errno, message};
+use farpage_sys::{Errno, lock, message};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::cluster::{Acted, ClusterNames};
 use super::names::Making;
-use super::objects::{self, KeptObjects, lock};
+use super::objects::{self, KeptObjects};
 use super::sysv::SysvCall;
 
 /// Time between two looks at what nobody may have any more, while there is something.

@@ -14,12 +14,12 @@ use anyhow::{Context, Result};
 use farpage_object::shm::{Answer, Ask, Ipc, Sysv};
 use farpage_rules::sysv::{Call, Command, Operation, Process, Reply, Thread, What};
 use farpage_server::{Cluster, Woken};
-use farpage_sys::{Errno, ipc, message, time};
+use farpage_sys::{Errno, ipc, lock, message, time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::objects::{KeptObjects, lock};
+use super::objects::KeptObjects;
 
 /// Semaphores of a set at which threads sleep.
 const SLEEPERS: u16 = 64;

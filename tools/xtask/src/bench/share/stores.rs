@@ -8,9 +8,8 @@ use anyhow::{Context, Result};
 
 use super::net::{Net, Pages, Talker, us, within};
 use crate::bench::remote;
-use crate::proc;
-use crate::setup;
 use crate::world::{World, which};
+use crate::{proc, setup};
 
 const MIB: u32 = 1 << 20;
 const MIBS: Pages = Pages {

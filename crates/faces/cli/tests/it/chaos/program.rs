@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use farpage_services::Host;
+use farpage_client::Host;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::dice::Dice;

@@ -15,7 +15,7 @@ fn hosts(net: &mut Net, count: usize, how: &str) -> (Vec<Kernel>, Vec<Client>) {
 /// Messages of all hosts so far.
 pub fn sent(kernels: &[Kernel]) -> u64 {
     let of = |kernel: &Kernel| {
-        let host = farpage_services::Host::connect(&kernel.socket).unwrap();
+        let host = farpage_client::Host::connect(&kernel.socket).unwrap();
         let listed = host.cluster().unwrap();
         listed
             .objects

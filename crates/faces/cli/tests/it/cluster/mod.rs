@@ -729,11 +729,11 @@ fn a_host_alone_needs_no_etcd_and_no_key() {
     let up = up::Up::start(&["--cluster", "embedded:"]);
     assert_eq!(up.says(&["create", "grid", "1M"]), "");
     let (first, second) = (up.host(), up.host());
-    let open = |host: &farpage_services::Host| host.shared("grid", None).unwrap().0;
+    let open = |host: &farpage_client::Host| host.shared("grid", None).unwrap().0;
     let (one, other) = (open(&first), open(&second));
     one.words()[7].store(5, Ordering::SeqCst);
     assert_eq!(other.words()[7].load(Ordering::SeqCst), 5);
-    let lock = |host| farpage_services::sync::Mutex::named(host, "turn", 1).unwrap();
+    let lock = |host| farpage_client::sync::Mutex::named(host, "turn", 1).unwrap();
     drop(lock(&first).lock().unwrap());
     drop(lock(&second).lock().unwrap());
     let listed = up.says(&["ls", "--hosts"]);

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use farpage_client::Host;
 use farpage_port::interface::{Both, Contents};
 use farpage_port::link::Region;
 use farpage_port::{
     Lent, Memory, Message, Notice, ReceiveRight, Right, SendError, SendRight, Sender, interface,
 };
-use farpage_services::Host;
 
 use super::support::{Client, Kernel, Net};
 
@@ -124,7 +124,7 @@ impl Program {
     fn act(&mut self, host: &Host, words: &[&str]) -> Result<String, String> {
         let node = host.node().map_err(|error| error.to_string())?;
         let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let why = |error: farpage_services::Error| error.to_string();
+        let why = |error: farpage_client::Error| error.to_string();
         let failed = |error: farpage_port::interface::InvokeError| error.to_string();
         let done = |()| "done".to_owned();
         let refused = |refused: farpage_port::Refused| refused.error.to_string();

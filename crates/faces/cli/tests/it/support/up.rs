@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
 
-use farpage_services::Host;
+use farpage_client::Host;
 use farpage_testkit::Started;
 pub use farpage_testkit::{HANGS, until};
 

@@ -23,10 +23,10 @@ use farpage_host::{Object, Objects};
 use farpage_object::Pager;
 use farpage_object::shm::{Ask, Ipc, Kind};
 use farpage_server::{Cluster, Left, Observer, Why};
-use farpage_sys::Errno;
+use farpage_sys::{Errno, lock};
 
 use super::cost::{Cost, Counted};
-use super::objects::{KeptObjects, lock};
+use super::objects::KeptObjects;
 use super::sysv::{Calls, SysvCall};
 use super::{FOLDER, SharedMemoryConfig};
 use crate::signals;

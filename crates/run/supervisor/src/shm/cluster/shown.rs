@@ -12,10 +12,9 @@ use farpage_membership::Description;
 use farpage_object::shm::Ipc;
 use farpage_server::{Observer, Woken};
 use farpage_sys::file::{self, Fd};
-use farpage_sys::ipc;
+use farpage_sys::{ipc, lock};
 
 use super::super::FOLDER;
-use super::super::objects::lock;
 use super::name::Name;
 use super::{ClusterNames, PATIENCE, State, uid};
 

@@ -9,11 +9,10 @@ use farpage_host::Object;
 use farpage_membership::{Consistency, ControlError, Description, Scheduler};
 use farpage_object::shm::Ipc;
 use farpage_server::{Figures, HaveError, Observer, Wish};
-use farpage_sys::{Errno, ipc};
+use farpage_sys::{Errno, ipc, lock};
 use farpage_text::size::human;
 
 use super::super::cost::Counted;
-use super::super::objects::lock;
 use super::name::Name;
 use super::shown::{Shown, hide, identity, name_of};
 use super::{BYTES_MAX, ClusterNames, NAMES_MAX, PATIENCE, State, uid};

@@ -12,10 +12,9 @@ use farpage_object::PageRange;
 use farpage_object::shm::Ask;
 use farpage_server::Observer;
 use farpage_sys::file::Fd;
-use farpage_sys::futex;
 use farpage_sys::view::View;
+use farpage_sys::{futex, lock};
 
-use super::super::objects::lock;
 use super::{BYTES_MAX, ClusterNames, PAGE};
 
 /// A byte of an object of the cluster.

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use farpage_heap::{Block, Heap, Kind};
-use farpage_services::Shared;
+use farpage_client::Shared;
+use farpage_client::heap::{Block, Heap, Kind};
 
 /// A program's heap, and the blocks that it has.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use farpage_services::Shared;
-use farpage_services::sync::{Barrier, Mutex, Semaphore, SyncError};
+use farpage_client::Shared;
+use farpage_client::sync::{Barrier, Mutex, Semaphore, SyncError};
 
 /// What comes of it; `None` of what is no such thing.
 pub fn act(words: &[&str], shared: &Shared) -> Option<String> {

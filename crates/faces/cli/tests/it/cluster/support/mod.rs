@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use farpage_services::Host;
-use farpage_services::cluster::{Consistency, Scheduler, Wanted};
+use farpage_client::Host;
+use farpage_client::cluster::{Consistency, Scheduler, Wanted};
 use farpage_sys::copy;
 use farpage_testkit::Started;
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use farpage_services::sync::{Barrier, Mutex};
-use farpage_services::{Host, Shared};
+use farpage_client::sync::{Barrier, Mutex};
+use farpage_client::{Host, Shared};
 
 /// Words of a page.
 const WORDS: usize = 512;
